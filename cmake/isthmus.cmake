@@ -1,11 +1,11 @@
 # isthmus.cmake - the four words of this tree: isthmus_backend(), isthmus_library(), isthmus_tool(), isthmus_test().
 add_library(isthmus_flags INTERFACE)
-target_compile_features(isthmus_flags INTERFACE c_std_11)
 target_compile_definitions(isthmus_flags INTERFACE _GNU_SOURCE)
 target_include_directories(isthmus_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
-  -Wmissing-prototypes -Wcast-function-type -Wcast-qual -Wformat=2 -Wundef -Wvla -Wno-padded
+  -Wmissing-prototypes -Wcast-function-type -Wcast-qual -Wformat=2 -Wundef -Wvla -Wno-format-truncation
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_EXTENSIONS OFF)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)

@@ -114,7 +114,7 @@ ist__get_u16(struct ist__reader *r)
 {
 	const uint8_t *b = ist__get_bytes(r, 2);
 
-	return b ? (uint16_t)(b[0] | b[1] << 8) : 0;
+	return b ? (uint16_t)(b[0] | (uint32_t)b[1] << 8) : 0;
 }
 
 uint32_t
