@@ -3,7 +3,7 @@ add_library(isthmus_flags INTERFACE)
 target_compile_definitions(isthmus_flags INTERFACE _GNU_SOURCE)
 target_include_directories(isthmus_flags INTERFACE ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(isthmus_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes
-  -Wmissing-prototypes -Wcast-function-type -Wcast-qual -Wformat=2 -Wundef -Wvla -Wno-format-truncation
+  -Wmissing-prototypes -Wcast-function-type -Wcast-qual -Wformat=2 -Wundef -Wvla $<$<C_COMPILER_ID:GNU>:-Wno-format-truncation>
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_EXTENSIONS OFF)

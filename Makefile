@@ -1,0 +1,58 @@
+# The front door for people. Everything behind it is CMake: CMakePresets.json and CMakeLists.txt.
+#
+#   make          the release: build/release/bin/isthmus and build/release/lib/libisthmus.so
+#   make demo     the main job on this machine (MODEL=DIR: your checkpoint, WORLD=mpi: two mpirun jobs)
+#   make test     every test that this machine can run
+#   make install  PREFIX=/usr/local, DESTDIR=
+# On Debian and Ubuntu what is missing is installed first (scripts/setup).
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+ROUNDS ?= 10
+SECONDS_EACH ?= 20
+
+.DEFAULT_GOAL := release
+.PHONY: release dev setup demo test install tidy chaos fuzz bench model generate clean
+
+setup:
+	@scripts/setup
+
+release: setup
+	@cmake --preset release --log-level=WARNING -Wno-dev
+	@cmake --build build/release -j $(JOBS)
+
+dev: setup
+	@cmake --preset dev --log-level=WARNING -Wno-dev
+	@cmake --build build/dev -j $(JOBS)
+
+demo: release
+	@scripts/demo build/release/bin/isthmus
+
+test: setup
+	@scripts/test $(JOBS)
+
+install: release
+	@cmake --install build/release --prefix $(PREFIX)
+
+tidy: release
+	@python3 tests/tidy.py --build build/release
+
+# What --help, the man pages, docs/errors.md and tests/symbols.txt say comes from tables and headers.
+generate: release
+	@scripts/gen-man build/release/bin/isthmus
+	@scripts/gen-errors
+	@scripts/gen-symbols
+
+chaos: release
+	@tests/chaos.sh build/release/bin/isthmus $(ROUNDS)
+
+fuzz: setup
+	@scripts/fuzz $(SECONDS_EACH)
+
+bench: release
+	@for what in group barrier objects broadcast update load; do build/release/bin/isthmus bench $$what || exit 1; echo; done
+
+model: release
+	@build/release/bin/isthmus make-checkpoint build/model --layout qwen3-0.6b
+
+clean:
+	@rm -rf build

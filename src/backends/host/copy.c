@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backends/host/copy.h"
+
+#include "base/clock.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define COPY_BIG (UINT64_C(256) << 10)   /* below it libc's is as good as any */
+#define COPY_TRIAL (UINT64_C(384) << 10) /* pieces that tell something about speed */
+#define COPY_TRIALS 4u
+#define PAGE 4096u
+
+static void
+copy_libc(void *to, const void *from, uint64_t bytes)
+{
+	memcpy(to, from, bytes);
+}
+
+#if defined(__x86_64__)
+static void
+copy_rep(void *to, const void *from, uint64_t bytes)
+{
+	__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+
+/* Copies until to is a multiple of align; returns how many bytes that were. */
+static uint64_t
+copy_head(uint8_t *to, const uint8_t *from, uint64_t align)
+{
+	uint64_t n = (align - ((uintptr_t)to & (align - 1))) & (align - 1);
+
+	memcpy(to, from, n);
+	return n;
+}
+
+__attribute__((target("avx2"))) static void
+line_avx2(uint8_t *to, const uint8_t *from)
+{
+	__m256i a = _mm256_loadu_si256((const __m256i *)(const void *)from);
+	__m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(from + 32));
+
+	_mm256_stream_si256((__m256i *)(void *)to, a);
+	_mm256_stream_si256((__m256i *)(void *)(to + 32), b);
+}
+
+__attribute__((target("avx2"))) static void
+copy_nt(void *to, const void *from, uint64_t bytes)
+{
+	uint8_t *d = to;
+	const uint8_t *s = from;
+	uint64_t n = bytes < 64 ? 0 : copy_head(d, s, 64);
+
+	for (d += n, s += n, bytes -= n; bytes >= 64; d += 64, s += 64, bytes -= 64)
+		line_avx2(d, s);
+	memcpy(d, s, bytes);
+	_mm_sfence();
+}
+
+/* Four pages side by side: as many streams for the hardware's prefetcher. */
+__attribute__((target("avx2"))) static void
+copy_nt4(void *to, const void *from, uint64_t bytes)
+{
+	uint8_t *d = to;
+	const uint8_t *s = from;
+	uint64_t n;
+
+	if (bytes < 4 * PAGE + 64) {
+		copy_nt(to, from, bytes);
+		return;
+	}
+	n = copy_head(d, s, 64);
+	for (d += n, s += n, bytes -= n; bytes >= 4 * PAGE; d += 4 * PAGE, s += 4 * PAGE, bytes -= 4 * PAGE)
+		for (uint64_t i = 0; i < PAGE; i += 64) {
+			line_avx2(d + i, s + i);
+			line_avx2(d + PAGE + i, s + PAGE + i);
+			line_avx2(d + 2 * PAGE + i, s + 2 * PAGE + i);
+			line_avx2(d + 3 * PAGE + i, s + 3 * PAGE + i);
+		}
+	for (; bytes >= 64; d += 64, s += 64, bytes -= 64)
+		line_avx2(d, s);
+	memcpy(d, s, bytes);
+	_mm_sfence();
+}
+
+__attribute__((target("avx512f"))) static void
+copy_nt512(void *to, const void *from, uint64_t bytes)
+{
+	uint8_t *d = to;
+	const uint8_t *s = from;
+	uint64_t n = bytes < 64 ? 0 : copy_head(d, s, 64);
+
+	for (d += n, s += n, bytes -= n; bytes >= 64; d += 64, s += 64, bytes -= 64)
+		_mm512_stream_si512((__m512i *)(void *)d, _mm512_loadu_si512(s));
+	memcpy(d, s, bytes);
+	_mm_sfence();
+}
+
+static bool
+able_avx2(void)
+{
+	return __builtin_cpu_supports("avx2");
+}
+
+static bool
+able_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f");
+}
+#endif
+
+static bool
+able(void)
+{
+	return true;
+}
+
+/* The first that this CPU can run is taken where nothing was measured. */
+static const struct {
+	const char *name;
+	void (*copy)(void *to, const void *from, uint64_t bytes);
+	bool (*able)(void);
+} ways[] = {
+#if defined(__x86_64__)
+	{ "avx2 non-temporal, 4 pages", copy_nt4, able_avx2 },
+	{ "avx2 non-temporal", copy_nt, able_avx2 },
+	{ "avx512 non-temporal", copy_nt512, able_avx512 },
+	{ "rep movsb", copy_rep, able },
+#endif
+	{ "libc", copy_libc, able },
+};
+#define WAYS (sizeof(ways) / sizeof(ways[0]))
+_Static_assert(WAYS <= COPY_WAYS, "a copier has room for all");
+
+void
+ist__host_copier_init(struct copier *copier, bool calibrate)
+{
+	*copier = (struct copier){ .learning = calibrate };
+	for (uint32_t i = 0; i < WAYS; i++)
+		if (ways[i].able()) {
+			copier->best[copier->n_ways] = UINT64_MAX;
+			copier->ways[copier->n_ways++] = i;
+		}
+	copier->pick = copier->ways[0];
+	if (copier->n_ways == 1)
+		copier->learning = false;
+}
+
+/* The least time of several trials counts: page faults and other people's work only ever add. */
+static void
+copy_trial(struct copier *copier, void *to, const void *from, uint64_t bytes)
+{
+	uint32_t i = copier->turns % copier->n_ways, best = 0;
+	int64_t begun = ist__now(), took;
+
+	ways[copier->ways[i]].copy(to, from, bytes);
+	took = ist__now() - begun;
+	if (took > 0) {
+		uint64_t per = (uint64_t)took * 1024 / (bytes / 1024);
+		copier->best[i] = per < copier->best[i] ? per : copier->best[i];
+	}
+	if (++copier->turns < COPY_TRIALS * copier->n_ways)
+		return;
+	for (i = 1; i < copier->n_ways; i++)
+		if (copier->best[i] < copier->best[best])
+			best = i;
+	copier->pick = copier->ways[best];
+	copier->learning = false;
+}
+
+void
+ist__host_copy(struct copier *copier, void *to, const void *from, uint64_t bytes)
+{
+	if (bytes < COPY_BIG)
+		memcpy(to, from, bytes);
+	else if (copier->learning && bytes >= COPY_TRIAL)
+		copy_trial(copier, to, from, bytes);
+	else
+		ways[copier->pick].copy(to, from, bytes);
+}
+
+const char *
+ist__host_copier_name(const struct copier *copier)
+{
+	return ways[copier->pick].name;
+}
+
+const char *
+ist__host_copy_name(uint32_t way)
+{
+	return way < WAYS ? ways[way].name : NULL;
+}
+
+bool
+ist__host_copy_with(uint32_t way, void *to, const void *from, uint64_t bytes)
+{
+	if (way >= WAYS || !ways[way].able())
+		return false;
+	ways[way].copy(to, from, bytes);
+	return true;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * place.h - a name in a folder that is to become something new in one step: built beside it under ".NAME.isthmus-PID-RANDOM",
+ * which its maker holds locked as long as it lives; what nobody holds is left behind by the dead, and is removed.
+ */
+#ifndef ISTHMUS_CKPT_PLACE_H
+#define ISTHMUS_CKPT_PLACE_H
+
+#include "base/ctx.h"
+
+#include <isthmus/error.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+struct ist__place {
+	const struct ist__ctx *ctx;
+	char *path;              /* whole, for messages */
+	char *parent_path;
+	char name[NAME_MAX + 1];
+	char temp[NAME_MAX + 1]; /* "" while there is none */
+	int parent;              /* folder, -1: none */
+	int temp_fd;             /* the temporary folder or file, locked; -1: none */
+};
+
+/* path need not exist, its folder must. Links to something are followed: what they lead to is replaced. */
+ist_err ist__place_open(const struct ist__ctx *ctx, const char *path, struct ist__place *out, struct ist_error *err);
+void ist__place_fini(struct ist__place *p); /* drops what was being built */
+/* False: the name is free. Links are not followed any more. */
+bool ist__place_taken(const struct ist__place *p, struct stat *st);
+/* Removes what dead makers left beside the name. Failures are no matter: the next one tries again. */
+void ist__place_sweep(const struct ist__place *p);
+/* A new temporary folder (mode 0700), locked. */
+ist_err ist__place_make_folder(struct ist__place *p, struct ist_error *err);
+void ist__place_drop(struct ist__place *p);
+/* Puts the temporary in place of the name. no_replace: CONFLICT where the name is taken. What was there is removed. */
+ist_err ist__place_swap(struct ist__place *p, bool no_replace, struct ist_error *err);
+/* A name that nobody has, in p->temp. */
+void ist__place_new_name(struct ist__place *p);
+
+#endif

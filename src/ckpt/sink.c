@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sink.c - what all sinks share: the order of calls, aliases, which kind a destination's text means.
+ */
+#include "ckpt/sink.h"
+
+#include "base/fail.h"
+
+#include <string.h>
+
+ist_err
+ist__sink_make(struct ist_env *env, const struct ist__sink_kind *kind, void *self, bool raw, bool in_place, struct ist_sink **out,
+	struct ist_error *err)
+{
+	struct ist_sink *s = ist__handle_new(env, IST__SINK, sizeof(*s));
+
+	if (!s) {
+		kind->free(self);
+		return ist__fail_memory(err, "sink_open");
+	}
+	s->kind = kind;
+	s->self = self;
+	s->raw = raw;
+	s->in_place = in_place;
+	*out = s;
+	return IST_OK;
+}
+
+static const struct ist__ctx *
+ctx_of(const struct ist_sink *sink)
+{
+	return ist__env_ctx(sink->handle.env);
+}
+
+static ist_err
+fail_state(const char *op, struct ist_error *err)
+{
+	return ist__fail(err, IST_BAD_STATE, op, "the sink is not at this step of an update");
+}
+
+/* ---- aliases ---- */
+
+/* A chain from each owner through its aliases. Item 0 is never an alias, so that 0 can end a chain. */
+static ist_err
+chain_aliases(struct ist_sink *s, const struct ist__manifest *m, struct ist_error *err)
+{
+	uint64_t n = 0;
+
+	for (uint64_t i = 0; i < m->n_items; i++)
+		n += m->items[i].alias != IST__NO_ALIAS;
+	if (n == 0 || s->kind->one_place)
+		return IST_OK;
+	s->next_alias = ist__alloc(ctx_of(s), m->n_items * sizeof(*s->next_alias));
+	if (!s->next_alias)
+		return ist__fail_memory(err, "sink");
+	for (uint64_t i = m->n_items; i-- > 0;) {
+		uint64_t owner = m->items[i].alias;
+
+		if (owner == IST__NO_ALIAS)
+			continue;
+		s->next_alias[i] = s->next_alias[owner];
+		s->next_alias[owner] = i;
+	}
+	return IST_OK;
+}
+
+static void
+rest(struct ist_sink *s)
+{
+	ist__free(ctx_of(s), s->next_alias);
+	s->next_alias = NULL;
+	s->m = NULL;
+	s->state = IST__SINK_IDLE;
+	s->touched = 0;
+}
+
+/* ---- an update ---- */
+
+ist_err
+ist__sink_begin(struct ist_sink *sink, const struct ist__manifest *m, uint64_t version, struct ist_error *err)
+{
+	ist_err e;
+
+	if (sink->state != IST__SINK_IDLE)
+		return fail_state("sink_begin", err);
+	e = chain_aliases(sink, m, err);
+	if (!e)
+		e = sink->kind->begin(sink->self, m, version, err);
+	if (e) {
+		rest(sink);
+		return e;
+	}
+	sink->m = m;
+	sink->state = IST__SINK_BEGUN;
+	return IST_OK;
+}
+
+ist_err
+ist__sink_piece(struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+{
+	const struct ist__manifest *m = sink->m;
+	ist_err e = IST_OK;
+
+	if (sink->state != IST__SINK_BEGUN)
+		return fail_state("sink_piece", err);
+	if (item >= m->n_items || offset > m->items[item].bytes || bytes > m->items[item].bytes - offset)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_piece", "the piece lies outside of the tensor");
+	if (bytes == 0 || (ist__item_is_raw(&m->items[item]) && !sink->raw))
+		return IST_OK;
+	__atomic_store_n(&sink->touched, 1, __ATOMIC_RELAXED);
+	do {
+		e = sink->kind->piece(sink->self, item, offset, addr, bytes, err);
+		item = sink->next_alias ? sink->next_alias[item] : 0;
+	} while (!e && item);
+	return e;
+}
+
+ist_err
+ist__sink_prepare(struct ist_sink *sink, struct ist_error *err)
+{
+	ist_err e;
+
+	if (sink->state != IST__SINK_BEGUN)
+		return fail_state("sink_prepare", err);
+	e = sink->kind->prepare(sink->self, err);
+	if (!e)
+		sink->state = IST__SINK_READY;
+	return e;
+}
+
+ist_err
+ist__sink_commit(struct ist_sink *sink, uint64_t version, struct ist_error *err)
+{
+	ist_err e;
+
+	if (sink->state != IST__SINK_READY)
+		return fail_state("sink_commit", err);
+	e = sink->kind->commit(sink->self, version, err);
+	rest(sink);
+	return e;
+}
+
+bool
+ist__sink_abort(struct ist_sink *sink)
+{
+	bool dirty = sink->in_place && __atomic_load_n(&sink->touched, __ATOMIC_RELAXED);
+
+	if (sink->state == IST__SINK_IDLE)
+		return false;
+	sink->kind->abort(sink->self, dirty);
+	rest(sink);
+	return dirty;
+}
+
+bool
+ist__sink_wants_raw(const struct ist_sink *sink)
+{
+	return sink->raw;
+}
+
+/* ---- the public face ---- */
+
+ist_err
+ist_sink_open(struct ist_env *env, const char *dest, uint32_t flags, struct ist_sink **out, struct ist_error *err)
+{
+	ist_err e = ist__handle_check(env, IST__ENV, "sink_open", err);
+
+	if (e)
+		return e;
+	if (!dest || !dest[0] || !out || (flags & ~(uint32_t)(IST_SINK_NO_REPLACE | IST_SINK_WEIGHTS_ONLY)))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "dest or out is missing, or flags is not made of those there are");
+	if (!strcmp(dest, "mem:"))
+		return ist__sink_mem_open(env, out, err);
+	if (!strcmp(dest, "null:"))
+		return ist__sink_null_open(env, out, err);
+	if (!strncmp(dest, "shm:", 4))
+		return ist__sink_shm_open(env, dest + 4, flags, out, err);
+	if (!strncmp(dest, "mem:", 4) || !strncmp(dest, "null:", 5))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "\"%s\": nothing stands after mem: and null:", dest);
+	return ist__sink_dir_open(env, dest, flags, out, err);
+}
+
+void
+ist_sink_free(struct ist_sink *sink)
+{
+	if (!sink || !ist__handle_kill(sink, IST__SINK))
+		return;
+	ist__sink_abort(sink);
+	sink->kind->free(sink->self);
+	sink->self = NULL;
+	ist__handle_bury(sink);
+}
+
+ist_err
+ist_sink_tensor(struct ist_sink *sink, const char *name, struct ist_tensor *out, struct ist_error *err)
+{
+	ist_err e = ist__handle_check(sink, IST__SINK, "sink_tensor", err);
+	struct ist_tensor t;
+	uint32_t size;
+
+	if (e)
+		return e;
+	if (!name || !out)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_tensor", "name or out is missing");
+	if (!sink->kind->tensor)
+		return ist__fail(err, IST_UNSUPPORTED, "sink_tensor", "a sink of kind %s keeps no tensors", sink->kind->name);
+	e = sink->kind->tensor(sink->self, name, &t, err);
+	if (e)
+		return e;
+	size = out->struct_size && out->struct_size < sizeof(t) ? out->struct_size : (uint32_t)sizeof(t);
+	t.struct_size = size;
+	memcpy(out, &t, size);
+	return IST_OK;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * line_int.h - the inside of a line, shared by line.c (calls from outside), turn.c (its thread) and step.c (one
+ * operation on that thread).
+ *
+ * Who may touch what: queue, active, lent and the flags below them belong to lock; the thread alone changes active and
+ * lent, under lock, so it reads them without. An op's run belongs to the thread. Order of locks: line, then request.
+ * deserted: the thread was found stuck inside the plug-in and left behind; should it come back, it returns at once and
+ * touches nothing but this flag.
+ */
+#ifndef ISTHMUS_COLL_LINE_INT_H
+#define ISTHMUS_COLL_LINE_INT_H
+
+#include "coll/choose.h"
+#include "coll/line.h"
+
+enum {
+	IST__IN_FLIGHT = 256,                       /* operations begun and not ended */
+	IST__SLICE = 256 * 1024                     /* bytes of local work between two looks at the channel */
+};
+#define IST__GRACE_NS (IST_NS_PER_S / 2)        /* from failed() to the line's own abort */
+#define IST__ABORT_NS IST_NS_PER_S              /* from abort to the last task's end */
+#define IST__STUCK_NS (IST_NS_PER_S * 6 / 5)    /* from abort until the thread itself is taken for stuck */
+#define IST__FREE_NS (2 * IST_NS_PER_S)
+#define IST__NO_PROGRESS_NS (30 * IST_NS_PER_S)
+
+enum ist__how {
+	IST__PAIR,     /* one SEND or RECV of the backend */
+	IST__NATIVE,   /* one operation of the backend */
+	IST__COMPOSED
+};
+
+enum ist__mail { IST__MAIL_NEW = 1, IST__MAIL_STATE = 2, IST__MAIL_CANCEL = 4, IST__MAIL_RELEASE = 8, IST__MAIL_CALL = 16 };
+
+/* One step under way. */
+struct ist__leg {
+	struct ist_task *task; /* NULL: nothing was to be moved, or it is over */
+	bool begun, over;
+};
+
+/* A request of a line. */
+struct ist__op {
+	struct ist_req req; /* first */
+	struct ist__line *line;
+	struct ist__op *next, *prev;
+	struct ist_coll_args args;
+	uint32_t kind;
+	enum ist__how how;
+	uint64_t n;
+	uint64_t seq;          /* of a collective; of a pair, the number between these two */
+	bool compared;         /* the group compares it */
+	bool view_native;      /* the backend is asked for a view */
+	bool failed;           /* a task of it has failed: no more steps */
+	bool abandoned;        /* a task of it has ended so */
+	uint64_t moved;        /* by the last test */
+	int64_t since;         /* when that, or the steps, last changed */
+	bool checked_seen;
+	atomic_bool checked;
+	atomic_bool cancelled; /* wanted by the user */
+	atomic_bool released;  /* the user has given the view back */
+	/* steps */
+	const struct ist__algorithm *algorithm;
+	struct ist__run run;
+	uint64_t begun, done;
+	uint32_t work;         /* of step begun */
+	uint64_t work_at;
+	struct ist__leg slots[IST__WINDOW];
+};
+
+struct ist__list {
+	struct ist__op *first, *last;
+	uint32_t count;
+};
+
+/* An alloc or a free on its way to the thread. */
+struct ist__call {
+	struct ist__call *next;
+	uint64_t bytes;
+	uint32_t mem;
+	int32_t device;
+	void *addr;            /* free: which; alloc: the outcome */
+	bool is_free;
+	bool over, orphan;     /* orphan: the caller did not wait, the thread frees it */
+	ist_err code;
+	struct ist_status status;
+};
+
+struct ist__line {
+	struct ist_env *env;
+	struct ist__ctx ctx;             /* a copy: a thread left behind must not look into the env */
+	const struct ist_backend *ops;
+	struct ist_chan *chan;
+	struct ist__line_args args;
+	struct ist__limits limits;
+	struct ist__choice choice;
+	struct ist__req_pool pool;
+	pthread_t thread, reaper;
+	int wake_fd;
+	atomic_uint holds;
+	atomic_bool asleep, deserted;
+	atomic_uint mail;                /* enum ist__mail: what the thread should look at */
+
+	pthread_mutex_t lock;
+	pthread_cond_t changed;          /* calls, ends, exits, aborters */
+	struct ist__list queue, active, lent;
+	struct ist__call *calls;
+	struct ist_error why;            /* with aborted or failing */
+	bool failing, told, aborted, stop, exited, closing; /* told: failed() was called */
+	bool has_reaper;
+	uint32_t aborters;               /* threads inside the plug-in's abort */
+	int64_t abort_at;                /* when aborted; when to do so, with failing */
+
+	/* the thread's */
+	bool ending, stopping, queued;   /* its copies of aborted and stop; queue may hold something */
+	bool swept;                      /* the queue was ended */
+	int64_t give_up_at;              /* with ending: when tasks are left to themselves */
+	uint64_t next_seq;
+	uint64_t *sent, *received;       /* by peer */
+	char *scratch;
+	uint64_t scratch_bytes;
+	struct ist__op *door;            /* begun, and not all its steps: nobody else may begin */
+	uint64_t tasks;
+	_Atomic uint64_t moved;          /* others only look */
+	uint64_t ended;
+	int64_t now, moved_at, looked_at;
+	bool busy;                       /* something happened in this turn */
+	bool retry;                      /* the backend was full */
+	uint32_t idle;                   /* sleeps in a row after which nothing moved */
+	uint32_t hot;                    /* of these, woken at once by the channel */
+};
+
+/* line.c */
+void ist__line_post(struct ist__line *line, unsigned mail);
+void ist__list_add(struct ist__list *list, struct ist__op *op);
+void ist__list_remove(struct ist__list *list, struct ist__op *op);
+/* Keeps the first failure of a line. Any thread, no locks held. */
+void ist__line_fail(struct ist__line *line, const struct ist_error *err);
+/* Hands the failure to the group, once, and aborts when nobody else has done so. */
+void ist__line_tell(struct ist__line *line);
+
+/* turn.c */
+void *ist__turn(void *line);
+/* Ends an active operation; err NULL: well. On the thread. */
+void ist__op_end(struct ist__line *line, struct ist__op *op, const struct ist_error *err);
+/* err plus that the buffers must never be used again. */
+void ist__abandon_text(struct ist_error *err, const char *backend);
+
+/* step.c: on the thread */
+void ist__op_begin(struct ist__line *line, struct ist__op *op);
+void ist__op_pump(struct ist__line *line, struct ist__op *op); /* issues what can be issued; may end it */
+void ist__op_look(struct ist__line *line, struct ist__op *op); /* tests its tasks */
+bool ist__op_complete(const struct ist__op *op);               /* well, and agreed */
+bool ist__op_quiet(const struct ist__op *op);                  /* no task of it left */
+bool ist__op_issued(const struct ist__op *op);                 /* the next one may begin */
+
+/* late.c: on the thread. When an operation will be taken for frozen (IST__NEVER: never), and the errors. head: the
+ * oldest that was begun, or NULL. */
+int64_t ist__op_frozen_at(const struct ist__line *line, const struct ist__op *op);
+void ist__op_frozen(const struct ist__line *line, const struct ist__op *op, struct ist_error *err);
+void ist__op_timeout(const struct ist__line *line, const struct ist__op *op, const struct ist__op *head, struct ist_error *err);
+/* "all_reduce of 8192 bytes F32 sum" */
+void ist__op_text(const struct ist__op *op, char *room, uint64_t room_bytes);
+
+#endif

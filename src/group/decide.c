@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * decide.c - one outcome for all, also when members die in the middle.
+ *
+ *   1. Votes are all-gathered. Who has them all, and all are yes, HOLDS the outcome.
+ *   2. A barrier closes: who leaves it knows that everybody holds. Who holds and sees it fail floods HELD.
+ *   3. Who failed in 1 is FROZEN: it will never hold by itself. It floods HELD_ASK, which also says that it holds nothing.
+ *      Everybody who hears that and holds answers HELD; who does not hold freezes as well and answers HELD_ASK.
+ *      HELD from anybody: the outcome is yes. HELD_ASK from all that are left: nobody holds, the outcome is no.
+ *      Silence from somebody who is not known to be gone: in doubt.
+ *
+ * Freezing and holding exclude each other under the group's lock: that is what makes 3 safe. `seq` of the frames is the
+ * number of the vote, `from` is who tells of itself.
+ */
+#include "base/clock.h"
+#include "base/fail.h"
+#include "group/group.h"
+#include "net/wire.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { RESOLVE_MS = 10000 };
+
+static void
+flood_from(struct ist__group *g, uint16_t type, uint64_t vote, uint32_t from)
+{
+	ist__mesh_flood(g, type, IST__FRAME_URGENT, vote, from, NULL, 0, g->size);
+}
+
+/* Lock held: we hold nothing in this vote, and say so, once. */
+static void
+freeze(struct ist__group *g, uint64_t vote)
+{
+	if (g->frozen >= vote)
+		return;
+	g->frozen = vote;
+	flood_from(g, IST__HELD_ASK, vote, g->rank);
+}
+
+static void
+note_answer(struct ist__group *g, uint64_t vote, uint32_t from)
+{
+	if (vote < g->answers_vote || from >= g->size)
+		return;
+	if (vote > g->answers_vote) {
+		memset(g->answers, 0, g->size);
+		g->answers_vote = vote;
+	}
+	if (g->answers[from])
+		return;
+	g->answers[from] = 1;
+	flood_from(g, IST__HELD_ASK, vote, from); /* not everybody is its neighbour */
+	pthread_cond_broadcast(&g->cond);
+}
+
+void
+ist__decide_take(struct ist__group *g, struct ist__msg *m)
+{
+	if (m->type == IST__HELD) {
+		if (g->held < m->seq) {
+			g->held = m->seq;
+			flood_from(g, IST__HELD, m->seq, m->from);
+			pthread_cond_broadcast(&g->cond);
+		}
+		return;
+	}
+	note_answer(g, m->seq, m->from);
+	if (g->held >= m->seq)
+		flood_from(g, IST__HELD, m->seq, g->rank);
+	else
+		freeze(g, m->seq);
+}
+
+/* Lock held. True when somebody is left who has not answered; *alone when nobody is left at all. */
+static bool
+unanswered(struct ist__group *g, uint64_t vote, bool *alone)
+{
+	bool open = false;
+
+	*alone = true;
+	for (uint32_t r = 0; r < g->size; r++) {
+		if (r == g->rank || g->gone[r] != IST__HERE_STILL)
+			continue;
+		*alone = false;
+		open |= g->answers_vote != vote || !g->answers[r];
+	}
+	return open;
+}
+
+/* Step 3. *doubt as in ist_decide; the outcome otherwise. */
+static bool
+resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
+{
+	int64_t until = ist__now() + RESOLVE_MS * IST__MS;
+	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	bool alone = false, held;
+	int rc = 0;
+
+	pthread_mutex_lock(&g->lock);
+	if (g->held < vote)
+		freeze(g, vote);
+	while (g->held < vote && unanswered(g, vote, &alone) && rc != ETIMEDOUT && !g->closed)
+		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	held = g->held >= vote;
+	*doubt = !held && (alone || unanswered(g, vote, &alone));
+	pthread_mutex_unlock(&g->lock);
+	return held;
+}
+
+/* The first no, by rank. */
+static ist_err
+outcome_of(struct ist__group *g, const struct ist_blob *votes, struct ist_error *err)
+{
+	struct ist_error first;
+	ist_err e = IST_OK;
+
+	ist_error_init(&first);
+	for (uint32_t r = 0; r < g->size; r++) {
+		struct ist__reader in;
+		struct ist_error no;
+
+		ist_error_init(&no);
+		ist__reader_init(&in, votes[r].addr, votes[r].bytes);
+		if (ist__get_u8(&in) == 0 && !in.bad)
+			continue;
+		if (!ist__get_error(&in, &no))
+			ist__fail(&no, IST_BAD_FORMAT, "decide", "a vote that can't be read");
+		if (!e) {
+			first = no;
+			e = no.code;
+			ist__fail_rank(&first, r);
+			ist__fail_prefix(&first, "rank %u: ", r);
+		}
+		ist__fail_per_rank(&first, r, no.code);
+	}
+	if (e)
+		ist__error_copy(err, &first);
+	return e;
+}
+
+static ist_err
+vote_on(struct ist__group *g, const struct ist_error *vote, uint64_t seq, int64_t deadline, uint32_t *doubt, struct ist_error *err)
+{
+	uint64_t room = g->size * (sizeof(struct ist_blob) + sizeof(bool));
+	struct ist_blob *have = ist__slab_get(ist__loop_slab(g->loop), room);
+	struct ist__writer w;
+	struct ist_error why;
+	bool holds = false;
+	ist_err e;
+
+	if (!have)
+		return ist__fail_memory(err, "decide");
+	memset(have, 0, room);
+	ist__writer_init(&w, g->ctx);
+	ist__put_u8(&w, vote ? 1 : 0);
+	if (vote)
+		ist__put_error(&w, vote);
+	ist_error_init(&why);
+	e = w.bad ? ist__fail_memory(&why, "decide") :
+		ist__objects_all_gather(g, IST__VOTE, seq, w.at, w.bytes, deadline, have, (bool *)(have + g->size), &why);
+	ist__writer_fini(&w);
+	if (!e) {
+		e = outcome_of(g, have, &why);
+		if (!e) {
+			pthread_mutex_lock(&g->lock);
+			holds = g->frozen < seq; /* otherwise somebody was told that we hold nothing */
+			if (holds)
+				g->held = seq;
+			pthread_mutex_unlock(&g->lock);
+		}
+		if (!e && !holds)
+			e = ist__group_broken(g, &why) ? why.code : IST_PEER_LOST;
+		else if (!e && ist__objects_barrier(g, IST__VOTE, seq, deadline, NULL)) {
+			pthread_mutex_lock(&g->lock);
+			flood_from(g, IST__HELD, seq, g->rank);
+			pthread_mutex_unlock(&g->lock);
+		}
+	}
+	ist__objects_drop(g, have, g->size);
+	ist__slab_put(ist__loop_slab(g->loop), have);
+	if (!e || why.n_per_rank > 0) { /* decided by votes */
+		if (e)
+			ist__error_copy(err, &why);
+		return e;
+	}
+	if (resolve(g, seq, doubt))
+		return IST_OK;
+	ist__error_copy(err, &why);
+	return e;
+}
+
+ist_err
+ist_decide(struct ist_group *group, const struct ist_error *vote, int64_t timeout_ns, uint32_t *doubt, struct ist_error *err)
+{
+	struct ist__group *g;
+	uint32_t in_doubt = 0;
+	uint64_t seq;
+	ist_err e = ist__group_use(group, "decide", &g, err);
+
+	if (e)
+		return e;
+	e = ist__objects_begin(g, "decide", IST__VOTE, 0, &seq, err);
+	if (!e) {
+		e = vote_on(g, vote, seq, ist__deadline(timeout_ns, g->timeout_ns), &in_doubt, err);
+		ist__objects_end(g);
+	}
+	if (doubt)
+		*doubt = in_doubt;
+	ist__group_unref(g);
+	return e;
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * form_int.h - a group while it forms, shared by form.c (who is there), wire_up.c (links, hosts, the backend's channel)
+ * and star.c (rank 0 asks, all answer).
+ *
+ * Forming is written from top to bottom for one library thread ("ist-new"). Rank 0 holds a connection to every member
+ * (the star). After the roll-call every step is the same exchange: each member gives a status and some bytes, rank 0
+ * hands the bytes of all to all, or one error to all. COMMIT ends it: nobody has success before everybody voted.
+ */
+#ifndef ISTHMUS_GROUP_FORM_INT_H
+#define ISTHMUS_GROUP_FORM_INT_H
+
+#include "group/group.h"
+#include "group/rendezvous.h"
+
+enum { IST__TAG_STAR = 2, IST__TAG_LINK = 3, IST__TAG_LOCAL = 4 };
+#define IST__TAG(kind, rank) ((uint64_t)(kind) << 32 | (rank))
+
+/* What a member says when it joins. */
+struct ist__claim {
+	struct ist__card card;
+	uint32_t rank, size, transport, mem;
+	int32_t device;
+	uint64_t bucket_bytes;
+	char backend[256];
+};
+
+/* A connection of the star, a link, or one to a host's first member, while forming. */
+struct ist__spoke {
+	struct ist__post *post;
+	struct ist__msg *partials;
+	struct ist__msg *phase;        /* the message of the step at hand */
+	struct ist__frame *later, **later_last; /* what belongs to the mesh */
+	bool ready;
+};
+
+struct ist__contest { /* a second claimant of a rank waits for the first one's answer */
+	struct ist__contest *next;
+	struct ist__spoke spoke;
+	struct ist__claim claim;
+	int64_t until;
+};
+
+struct ist__form {
+	struct ist_env *env;
+	const struct ist__ctx *ctx;
+	struct ist__ep *ep;
+	struct ist__inbox inbox;
+	struct ist_req *req;
+	pthread_t thread;
+	int64_t deadline;
+
+	struct ist_group_args args;    /* texts are copies */
+	char *name, *at, *prefix, *backend, *options;
+	uint8_t key[IST__GROUP_KEY];
+	struct ist__card *cards;       /* known beforehand, or NULL */
+	struct ist__card card;         /* ours */
+	char bound[IST__BOUND];        /* local address, without port */
+	bool listening;
+	struct ist__rdv rdv;
+	struct ist__expect expect;
+	bool expecting;
+	uint64_t generation;           /* atomic: the endpoint's visitors are matched by it on the loop's thread */
+
+	struct ist__spoke *star;       /* rank 0: [size]; others: [1] */
+	struct ist__claim *claims;     /* [size]; after the roll-call on all */
+	struct ist__contest *contests;
+	struct ist__spoke *links;      /* [size] */
+	struct ist__spoke *local;      /* [size]; first member of a host: its others; others: the first */
+	bool hosts_known;
+	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
+	uint32_t n_here;               /* members of our host */
+	struct { uint32_t n; int32_t fd[IST__FRAME_FDS]; bool came; } *wires; /* [size] descriptors of the offers */
+
+	uint32_t proto;
+	uint64_t features, bucket_bytes;
+	struct ist_error stray;        /* UNKNOWN_GROUP */
+	pthread_mutex_t missing_lock;
+	struct ist_error refused;      /* a member of another version */
+	uint8_t *missing;              /* [size]; for poll */
+	struct ist__life *life;
+	int life_fd;
+	struct ist__group *group;
+	struct ist_chan *chan;
+	const struct ist__admitted *admitted;
+};
+
+/* ---- star.c ---- */
+/* Waits for one event, at most until then, and sorts it. IST_OK also when nothing came in time. Errors: ABORTED
+ * (cancelled), PEER_LOST of the star, what rank 0 said (FAIL). */
+ist_err ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err);
+void ist__spoke_clear(struct ist__form *f, struct ist__spoke *spoke, bool linger);
+void ist__form_send(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, uint64_t seq, const void *body, uint64_t bytes);
+void ist__form_send_error(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, const struct ist_error *err);
+/* One step: status and bytes of all. mine_err: our own failure (then the step fails everywhere with it). *all: readers
+ * over the bytes by rank, valid until the next exchange; owner keeps the message. */
+ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
+	const void *bytes, uint64_t n, struct ist__reader *all);
+/* Rank 0's last word. */
+ist_err ist__form_commit(struct ist__form *f, struct ist_error *err);
+bool ist__form_is_missing(struct ist__form *f, uint32_t rank);
+
+/* ---- wire_up.c ---- */
+ist_err ist__form_links(struct ist__form *f, struct ist_error *err);
+ist_err ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
+ist_err ist__form_channel(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
+
+#endif

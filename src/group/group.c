@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * group.c - groups as values: made, published, used, closed; and the env's list of them, for abort-all and the end.
+ */
+#include "group/group.h"
+
+#include "base/clock.h"
+#include "base/fail.h"
+#include "plug/plug.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct forming {
+	struct forming *next;
+	struct ist_req *req;
+};
+
+struct ist__groups {
+	struct ist_env *env;
+	struct ist__keeper *keeper;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	struct ist__group *groups;
+	struct ist_req *forming[4096]; /* requests of formings under way */
+	uint32_t n_forming;
+};
+
+/* ---- the env's part ---- */
+
+static void
+look_for_signals(void *arg)
+{
+	struct ist__groups *gs = arg;
+	struct ist__group *hit = NULL;
+	struct ist_error e;
+
+	pthread_mutex_lock(&gs->lock);
+	for (struct ist__group *g = gs->groups; g && !hit; g = g->next)
+		if (g->signalled) {
+			g->signalled = 0;
+			hit = g;
+			__atomic_add_fetch(&g->refs, 1, __ATOMIC_RELAXED);
+		}
+	pthread_mutex_unlock(&gs->lock);
+	if (!hit)
+		return;
+	ist_error_init(&e);
+	ist__fail(&e, IST_ABORTED, "abort", "rank %u was told to abort by a signal", hit->rank);
+	ist__fail_rank(&e, hit->rank);
+	ist__mesh_break(hit, &e, true);
+	ist__group_unref(hit);
+}
+
+struct hook {
+	struct ist__loop *loop;
+	void *arg;
+};
+
+static void
+hook_here(void *arg)
+{
+	struct hook *h = arg;
+
+	ist__loop_each(h->loop, h->arg ? look_for_signals : NULL, h->arg);
+}
+
+static void *
+groups_make(struct ist_env *env, struct ist_error *err)
+{
+	struct ist__groups *gs = ist__alloc(ist__env_ctx(env), sizeof(*gs));
+	struct ist__loop *loop = ist__loop_get(env, err);
+	struct hook hook = { loop, gs };
+
+	/* asked for here, so that it is ended after us */
+	if (!gs || !loop || !ist__plug_host(env, err)) {
+		ist__free(ist__env_ctx(env), gs);
+		return NULL;
+	}
+	gs->env = env;
+	pthread_mutex_init(&gs->lock, NULL);
+	pthread_cond_init(&gs->cond, NULL);
+	gs->keeper = ist__keeper_new(env, err);
+	if (!gs->keeper) {
+		ist__free(ist__env_ctx(env), gs);
+		return NULL;
+	}
+	ist__loop_run(loop, hook_here, &hook);
+	return gs;
+}
+
+static void
+break_all(struct ist__groups *gs, const char *reason)
+{
+	struct ist_error e;
+
+	ist_error_init(&e);
+	ist__fail(&e, IST_ABORTED, "abort", "%s", reason);
+	/* every group is flagged and told first; nothing is freed here */
+	for (;;) {
+		struct ist__group *g;
+
+		pthread_mutex_lock(&gs->lock);
+		for (g = gs->groups; g && __atomic_load_n(&g->broken_code, __ATOMIC_ACQUIRE); g = g->next)
+			continue;
+		if (g)
+			__atomic_add_fetch(&g->refs, 1, __ATOMIC_RELAXED);
+		pthread_mutex_unlock(&gs->lock);
+		if (!g)
+			return;
+		ist__mesh_break(g, &e, true);
+		ist__group_unref(g);
+	}
+}
+
+static void
+groups_stop(struct ist_env *env, void *part)
+{
+	struct ist__groups *gs = part;
+	struct hook hook = { ist__loop_get(env, NULL), NULL };
+
+	pthread_mutex_lock(&gs->lock);
+	for (uint32_t i = 0; i < gs->n_forming; i++)
+		ist_req_cancel(gs->forming[i]);
+	while (gs->n_forming > 0)
+		pthread_cond_wait(&gs->cond, &gs->lock);
+	pthread_mutex_unlock(&gs->lock);
+	break_all(gs, "the env was freed");
+	for (;;) {
+		struct ist__group *g;
+
+		pthread_mutex_lock(&gs->lock);
+		g = gs->groups;
+		pthread_mutex_unlock(&gs->lock);
+		if (!g)
+			break;
+		ist__group_close(g);
+		ist__group_unref(g);
+	}
+	ist__loop_run(hook.loop, hook_here, &hook);
+	ist__keeper_free(gs->keeper);
+	pthread_cond_destroy(&gs->cond);
+	pthread_mutex_destroy(&gs->lock);
+	ist__free(ist__env_ctx(env), gs);
+}
+
+ist_err
+ist__groups_get(struct ist_env *env, struct ist__groups **out, struct ist_error *err)
+{
+	struct ist__groups *gs = ist__env_part(env, IST__PART_GROUP, groups_make, groups_stop, err);
+
+	if (!gs)
+		return IST_NO_MEMORY;
+	*out = gs;
+	return IST_OK;
+}
+
+struct ist__keeper *
+ist__groups_keeper(struct ist__groups *groups)
+{
+	return groups->keeper;
+}
+
+void
+ist__groups_form_began(struct ist__groups *gs, struct ist_req *req)
+{
+	pthread_mutex_lock(&gs->lock);
+	if (gs->n_forming < sizeof(gs->forming) / sizeof(gs->forming[0]))
+		gs->forming[gs->n_forming++] = req;
+	pthread_mutex_unlock(&gs->lock);
+}
+
+void
+ist__groups_form_ended(struct ist__groups *gs, struct ist_req *req)
+{
+	pthread_mutex_lock(&gs->lock);
+	for (uint32_t i = 0; i < gs->n_forming; i++)
+		if (gs->forming[i] == req) {
+			gs->forming[i] = gs->forming[--gs->n_forming];
+			break;
+		}
+	pthread_cond_broadcast(&gs->cond);
+	pthread_mutex_unlock(&gs->lock);
+}
+
+/* ---- one group ---- */
+
+static void
+group_free(struct ist__group *g)
+{
+	const struct ist__ctx *ctx = g->ctx;
+
+	while (g->arrived) {
+		struct ist__msg *m = g->arrived;
+
+		g->arrived = m->next;
+		ist__msg_free(g->loop, m);
+	}
+	for (uint32_t i = 0; i < g->n_links; i++)
+		while (g->links[i].partials) {
+			struct ist__msg *m = g->links[i].partials;
+
+			g->links[i].partials = m->next;
+			ist__msg_free(g->loop, m);
+		}
+	ist__ep_unref(g->ep);
+	ist__free(ctx, g->name);
+	ist__free(ctx, g->backend_name);
+	ist__free(ctx, g->backend_options);
+	ist__free(ctx, g->members);
+	ist__free(ctx, g->links);
+	ist__free(ctx, g->link_of);
+	ist__free(ctx, g->gone);
+	ist__free(ctx, g->p2p_in);
+	ist__free(ctx, g->p2p_out);
+	ist__free(ctx, g->prints);
+	ist__free(ctx, g->here);
+	ist__free(ctx, g->who_seen);
+	ist__free(ctx, g->answers);
+	ist__free(ctx, g->broken);
+	pthread_mutex_destroy(&g->lock);
+	pthread_mutex_destroy(&g->op_lock);
+	pthread_cond_destroy(&g->cond);
+	ist__free(ctx, g);
+}
+
+void
+ist__group_unref(struct ist__group *g)
+{
+	if (__atomic_sub_fetch(&g->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		group_free(g);
+}
+
+struct ist__group *
+ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err)
+{
+	const struct ist__ctx *ctx = ist__env_ctx(ep->env);
+	struct ist__group *g = ist__alloc(ctx, sizeof(*g));
+	pthread_condattr_t attr;
+
+	if (!g) {
+		ist__fail_memory(err, "group_new");
+		return NULL;
+	}
+	g->env = ep->env;
+	g->ctx = ctx;
+	g->loop = ep->loop;
+	g->ep = ep;
+	ist__ep_ref(ep);
+	g->refs = 1;
+	g->size = size;
+	while ((1u << g->rounds) < size)
+		g->rounds++;
+	g->arrived_last = &g->arrived;
+	pthread_mutex_init(&g->lock, NULL);
+	pthread_mutex_init(&g->op_lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&g->cond, &attr);
+	pthread_condattr_destroy(&attr);
+	g->members = ist__alloc(ctx, size * sizeof(*g->members));
+	g->link_of = ist__alloc(ctx, size * sizeof(*g->link_of));
+	g->gone = ist__alloc(ctx, size);
+	g->p2p_in = ist__alloc(ctx, size * sizeof(*g->p2p_in));
+	g->p2p_out = ist__alloc(ctx, size * sizeof(*g->p2p_out));
+	g->prints = ist__alloc(ctx, IST__PRINTS * sizeof(*g->prints));
+	g->here = ist__alloc(ctx, size * sizeof(*g->here));
+	g->who_seen = ist__alloc(ctx, size * sizeof(*g->who_seen));
+	g->answers = ist__alloc(ctx, size);
+	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->here || !g->who_seen || !g->answers) {
+		group_free(g);
+		ist__fail_memory(err, "group_new");
+		return NULL;
+	}
+	return g;
+}
+
+ist_err
+ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_error *err)
+{
+	struct ist_group *handle = ist__handle_new(g->env, IST__GROUP, sizeof(*handle));
+	struct ist__groups *gs;
+
+	if (!handle)
+		return ist__fail_memory(err, "group_new");
+	ist__groups_get(g->env, &gs, NULL);
+	handle->impl = g;
+	pthread_mutex_lock(&gs->lock);
+	g->next = gs->groups;
+	g->link_in = &gs->groups;
+	if (g->next)
+		g->next->link_in = &g->next;
+	gs->groups = g;
+	pthread_mutex_unlock(&gs->lock);
+	ist__mesh_start(g);
+	ist__log(g->ctx, 2, "group \"%s\" of %u has formed: rank %u, generation %016llx, backend %s, %u hosts, %u links", g->name, g->size, g->rank,
+		(unsigned long long)g->generation, g->backend_name, g->n_hosts, g->n_links);
+	*out = handle;
+	return IST_OK;
+}
+
+static void
+unlist(struct ist__group *g)
+{
+	struct ist__groups *gs = ist__env_has(g->env, IST__PART_GROUP);
+
+	pthread_mutex_lock(&gs->lock);
+	if (g->link_in) {
+		*g->link_in = g->next;
+		if (g->next)
+			g->next->link_in = g->link_in;
+		g->link_in = NULL;
+	}
+	pthread_mutex_unlock(&gs->lock);
+}
+
+/* Once. Whoever waits inside is woken with ABORTED; nobody is waited for but our own threads. */
+void
+ist__group_close(struct ist__group *g)
+{
+	struct ist_error e;
+	bool first;
+
+	pthread_mutex_lock(&g->lock);
+	first = !g->closed;
+	g->closed = true;
+	g->leaving = true;
+	pthread_cond_broadcast(&g->cond);
+	pthread_mutex_unlock(&g->lock);
+	if (!first)
+		return;
+	unlist(g);
+	ist_error_init(&e);
+	ist__fail(&e, IST_ABORTED, "free", "the group was freed while the call was under way");
+	ist__lease_free(g->lease);
+	g->lease = NULL;
+	if (g->line) {
+		/* data that is on its way goes out while the mesh still stands */
+		ist__line_free(g->line);
+	}
+	ist__mesh_stop(g);
+	ist__life_free(g->life);
+	g->life = NULL;
+	pthread_mutex_lock(&g->lock);
+	while (g->waiters > 0)
+		pthread_cond_wait(&g->cond, &g->lock);
+	pthread_mutex_unlock(&g->lock);
+}
+
+ist_err
+ist__group_use(struct ist_group *handle, const char *op, struct ist__group **out, struct ist_error *err)
+{
+	ist_err e = ist__handle_check(handle, IST__GROUP, op, err);
+
+	if (e)
+		return e;
+	__atomic_add_fetch(&handle->impl->refs, 1, __ATOMIC_RELAXED);
+	*out = handle->impl;
+	return IST_OK;
+}
+
+ist_err
+ist__group_broken(struct ist__group *g, struct ist_error *err)
+{
+	if (g->closed)
+		return ist__fail(err, IST_ABORTED, "group", "the group was freed while the call was under way");
+	if (!g->broken_code)
+		return IST_OK;
+	if (g->broken)
+		ist__error_copy(err, g->broken);
+	else
+		ist__fail(err, g->broken_code, "group", "the group has ended");
+	return g->broken_code;
+}
+
+struct ist__line *
+ist__group_line(struct ist_group *handle, const char *op, struct ist_error *err)
+{
+	struct ist__group *g;
+	struct ist__line *line = NULL;
+	ist_err e = ist__group_use(handle, op, &g, err);
+
+	if (e)
+		return NULL;
+	pthread_mutex_lock(&g->lock);
+	if (!ist__group_broken(g, err)) {
+		uint32_t r = 0;
+
+		while (r < g->size && g->gone[r] != IST__GONE_LEFT)
+			r++;
+		if (r == g->size) {
+			line = g->line;
+			ist__line_hold(line);
+		} else {
+			ist__fail(err, IST_PEER_LEFT, op, "rank %u has left the group", r);
+			ist__fail_rank(err, r);
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	ist__group_unref(g);
+	return line;
+}
+
+int64_t
+ist__group_timeout(struct ist_group *group)
+{
+	return group->impl->timeout_ns;
+}
+
+ist_err
+ist_abort_all(struct ist_env *env, const char *reason)
+{
+	struct ist__groups *gs;
+
+	if (!ist__handle_ok(env, IST__ENV))
+		return IST_BAD_HANDLE;
+	gs = ist__env_has(env, IST__PART_GROUP);
+	if (gs)
+		break_all(gs, reason ? reason : "all groups were aborted");
+	return IST_OK;
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * group.h - a group inside: its members, its mesh of control connections, its line. One lock guards what the loop's
+ * thread and the users' threads share; it is never held around a call into the line, the backend or a user's code.
+ *
+ * The mesh. Member r is linked with r +- 1, r +- 2, r +- 4, ... (modulo size): O(log n) connections each. A barrier, a
+ * broadcast and a gather use exactly these edges; a message to anybody else is passed on by the neighbour nearest to
+ * him; a loss or an abort is flooded. Each link carries heartbeats, and neighbours time each other.
+ */
+#ifndef ISTHMUS_GROUP_GROUP_H
+#define ISTHMUS_GROUP_GROUP_H
+
+#include "coll/line.h"
+#include "group/card.h"
+#include "group/endpoint.h"
+#include "group/life.h"
+#include "net/msg.h"
+
+struct ist__lease;
+
+enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2 };
+
+struct ist__member {
+	struct ist__card card;
+	uint32_t host;        /* rank of the first member of its host */
+	uint32_t slot;        /* in that host's life segment */
+};
+
+struct ist__link {
+	struct ist__group *group;
+	struct ist__conn *conn; /* NULL: ended; under the lock */
+	uint32_t rank;
+	int64_t sent;           /* when a heartbeat last went out */
+	struct ist__msg *partials;
+};
+
+struct ist__print { /* fingerprints of operation seq: ours, and what neighbours sent; see check.c */
+	uint64_t seq;
+	bool used, entered;
+	uint32_t got;       /* bit k: round k came */
+	uint32_t sent;      /* rounds sent so far */
+	uint8_t ours[IST__PRINT_BYTES];
+	uint8_t theirs[32][IST__PRINT_BYTES];
+};
+enum { IST__PRINTS = 512 };
+
+/* What members answered to "how far are you?". */
+struct ist__here {
+	uint64_t round;
+	uint64_t op, coll; /* operations entered so far */
+};
+
+struct ist__group {
+	struct ist_env *env;
+	const struct ist__ctx *ctx;
+	struct ist__loop *loop;
+	struct ist__ep *ep;
+	struct ist__group *next, **link_in; /* of the env */
+	uint32_t refs;
+
+	uint32_t rank, size, rounds;   /* rounds: ceil(log2(size)) */
+	uint64_t generation;
+	uint8_t key[IST__GROUP_KEY];
+	char *name, *backend_name, *backend_options;
+	struct ist__member *members;   /* [size] */
+	int64_t timeout_ns, no_progress_ns;
+	uint64_t bucket_bytes;
+	uint32_t proto, n_hosts, n_same_host, shm_pairs, tcp_pairs;
+	uint64_t features;
+	const struct ist__admitted *backend;
+	struct ist__line *line;
+	struct ist__life *life;
+	struct ist__lease *lease;
+	struct ist__expect expect;     /* late claimants, on rank 0 */
+	struct ist__timer tick;
+
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	struct ist__link *links;       /* [n_links]; fixed after forming */
+	uint32_t n_links;
+	int32_t *link_of;              /* [size]: index in links, or -1 */
+	uint8_t *gone;                 /* [size], enum ist__gone */
+	bool leaving, closed;
+	volatile int signalled;        /* set by ist_group_abort_async_signal */
+	struct ist_error *broken;      /* what ended the group; NULL: alive */
+	ist_err broken_code;
+	struct ist__msg *arrived, **arrived_last;
+	uint32_t waiters;              /* threads inside an object operation */
+	pthread_mutex_t op_lock;       /* one object operation at a time */
+	uint64_t op_seq;               /* of the one at hand */
+	uint16_t op_type;
+	uint32_t op_root;
+	uint64_t *p2p_out, *p2p_in;    /* [size] */
+	uint64_t coll_entered;         /* operations of the line that this member has entered */
+	struct ist__print *prints;     /* [IST__PRINTS] */
+	struct ist__here *here;        /* [size] */
+	uint64_t *who_seen;            /* [size]: last round of each asker */
+	uint64_t who_round;
+	/* votes: see decide.c */
+	uint64_t held;                 /* the last vote known to have got yes from all */
+	uint64_t frozen;               /* the vote in which this member saw a loss and holds nothing; 0: none */
+	uint8_t *answers;              /* [size]: 1 answered "nothing" in the vote at hand */
+	uint64_t answers_vote;
+	int64_t left_since;            /* when the first member left, for operations that it leaves hanging */
+	uint64_t moved_seen;
+};
+
+struct ist_group {
+	struct ist__handle handle;
+	struct ist__group *impl;
+};
+
+/* ---- group.c ---- */
+struct ist__groups; /* the env's */
+ist_err ist__groups_get(struct ist_env *env, struct ist__groups **out, struct ist_error *err);
+struct ist__keeper *ist__groups_keeper(struct ist__groups *groups);
+void ist__groups_form_began(struct ist__groups *groups, struct ist_req *req);
+void ist__groups_form_ended(struct ist__groups *groups, struct ist_req *req);
+/* Makes the value that a forming fills in; free with ist__group_unref. */
+struct ist__group *ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err);
+void ist__group_unref(struct ist__group *g);
+/* Adds a complete one to the env, starts its clock, and gives the handle. */
+ist_err ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_error *err);
+/* Leaves: says LEFT unless the group is broken, ends line and links. Not on the loop's thread. */
+void ist__group_close(struct ist__group *g);
+/* Live, or BAD_HANDLE. Held until ist__group_unref. */
+ist_err ist__group_use(struct ist_group *handle, const char *op, struct ist__group **out, struct ist_error *err);
+
+/* ---- mesh.c: loop's thread unless said otherwise ---- */
+extern const struct ist__conn_ops ist__link_ops;
+/* Neighbours of rank in a group of size; returns how many (at most 64). */
+uint32_t ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out);
+void ist__mesh_start(struct ist__group *g);
+void ist__mesh_stop(struct ist__group *g);
+/* Any thread. Ends the group with err, here and (flood) on all members. The first call counts. */
+void ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood);
+/* A member is gone. */
+void ist__mesh_lost(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood);
+/* Any thread, lock held: sends a message towards head->to. False: no way there. */
+bool ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *body, uint64_t bytes);
+/* Any thread, lock held: to all neighbours but one (size: to all). */
+void ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64_t seq, uint32_t from, const void *body, uint64_t bytes,
+	uint32_t but);
+/* Lock held: the error that ended the group goes to err; IST_OK when it lives. */
+ist_err ist__group_broken(struct ist__group *g, struct ist_error *err);
+/* Any thread, no lock: asks all members how far they are and adds those who are behind to err (at most 200 ms). */
+void ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err);
+
+/* ---- check.c ---- */
+void ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYTES]);
+uint32_t ist__check_absent(void *group, uint64_t seq, uint32_t *ranks, uint32_t room);
+void ist__check_take(struct ist__group *g, const struct ist__msg *msg); /* loop's thread, no lock */
+
+/* ---- objects.c ---- */
+/* Lock held, loop's thread: a message of an object operation has come. */
+void ist__objects_take(struct ist__group *g, struct ist__msg *msg);
+/* Lock held: the first message of that type, sequence and sender, taken out; NULL: not here. */
+struct ist__msg *ist__objects_find(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from);
+/* Waits for it. No lock held. */
+ist_err ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from, int64_t deadline, struct ist__msg **out,
+	struct ist_error *err);
+ist_err ist__objects_begin(struct ist__group *g, const char *op, uint16_t type, uint32_t root, uint64_t *seq, struct ist_error *err);
+void ist__objects_end(struct ist__group *g);
+/* Parts of an operation that was begun. have, is: [size], zeroed; the blobs are freed with ist__objects_drop. */
+ist_err ist__objects_all_gather(struct ist__group *g, uint16_t type, uint64_t seq, const void *addr, uint64_t bytes, int64_t deadline,
+	struct ist_blob *have, bool *is, struct ist_error *err);
+ist_err ist__objects_barrier(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_error *err);
+void ist__objects_drop(struct ist__group *g, struct ist_blob *blobs, uint64_t n);
+
+/* ---- decide.c ---- */
+void ist__decide_take(struct ist__group *g, struct ist__msg *msg); /* loop's thread, lock held; the message stays the caller's */
+
+/* ---- form.c ---- */
+struct ist__form;
+/* What every way of forming needs. */
+struct ist__form_args {
+	struct ist__ep *ep;
+	const struct ist_group_args *args;  /* copied */
+	const struct ist__card *cards;      /* addresses known beforehand, [size]; NULL: meet */
+	const char *parent_backend;         /* for a split */
+	const uint8_t *salt;                /* 16 bytes that belong to the key (a split: parent's generation); NULL */
+};
+ist_err ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct ist_error *err);
+
+/* ---- lease.c ---- */
+struct ist__rdv;
+/* Takes over the connection or the lock by which rank 0's place is held. NULL: no memory, nothing is told then. */
+struct ist__lease *ist__lease_new(struct ist__group *g, struct ist__rdv *rdv);
+void ist__lease_tell(struct ist__lease *lease, const char *state, uint64_t version, uint64_t to, uint64_t serves);
+void ist__lease_free(struct ist__lease *lease);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * life.h - who of this host is alive, told by robust mutexes in shared memory. A kernel closes the sockets of a dead
+ * process only after it has freed its memory (some 40 ms a GiB); a robust mutex that it held says so at once.
+ *
+ * The first member of a host makes the segment: one slot a member of that host. Each member's slot is locked by its
+ * env's life thread ("ist-life"), which lives as long as the env, so that the end of a caller's thread means nothing.
+ * Nobody ever makes a dead one's mutex consistent: it stays dead for all.
+ */
+#ifndef ISTHMUS_GROUP_LIFE_H
+#define ISTHMUS_GROUP_LIFE_H
+
+#include "base/env.h"
+
+struct ist__keeper; /* the life thread */
+struct ist__life;   /* a mapped segment */
+
+enum ist__alive { IST__ALIVE_YES, IST__ALIVE_DEAD, IST__ALIVE_LEFT };
+
+struct ist__keeper *ist__keeper_new(struct ist_env *env, struct ist_error *err);
+void ist__keeper_free(struct ist__keeper *keeper);
+
+/* A segment for n members; *fd is for the others, the caller closes it. */
+ist_err ist__life_new(const struct ist__ctx *ctx, uint32_t n, struct ist__life **out, int *fd, struct ist_error *err);
+/* Maps another's: checked, then the descriptor is no longer needed (and stays the caller's). */
+ist_err ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life **out, struct ist_error *err);
+/* Locks slot i with the keeper's thread. */
+ist_err ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err);
+/* A look, no wait. A slot that was never held is taken for alive. */
+enum ist__alive ist__life_look(struct ist__life *life, uint32_t i);
+/* Leaves in good order (if it held a slot) and unmaps. */
+void ist__life_free(struct ist__life *life);
+
+#endif

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * mesh.c - the control connections of a formed group: routing, heartbeats, loss, leaving, abort.
+ *
+ * Bodies: PING our progress (u64 op, u64 coll); LOST and ABORT an error (the rank that is gone is `from` of LOST); LEFT
+ * nothing; WHO nothing; HERE u64 op, u64 coll. `from` is the member that the frame tells of, or its first sender.
+ */
+#include "base/clock.h"
+#include "base/fail.h"
+#include "group/group.h"
+#include "net/wire.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500 };
+
+uint32_t
+ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
+{
+	uint32_t n = 0;
+
+	for (uint32_t step = 1; step < size; step *= 2)
+		for (int side = 0; side < 2; side++) {
+			uint32_t r = side ? (rank + size - step) % size : (rank + step) % size, i = 0;
+
+			while (i < n && out[i] != r)
+				i++;
+			if (i == n && r != rank)
+				out[n++] = r;
+		}
+	return n;
+}
+
+/* ---- sending; lock held ---- */
+
+static uint32_t
+distance(uint32_t a, uint32_t b, uint32_t size)
+{
+	uint32_t d = (a + size - b) % size;
+
+	return d < size - d ? d : size - d;
+}
+
+static struct ist__link *
+way_to(struct ist__group *g, uint32_t to)
+{
+	struct ist__link *best = NULL;
+
+	if (g->link_of[to] >= 0 && g->links[g->link_of[to]].conn)
+		return &g->links[g->link_of[to]];
+	for (uint32_t i = 0; i < g->n_links; i++) {
+		struct ist__link *l = &g->links[i];
+
+		/* each hop comes nearer, so that nothing runs in circles */
+		if (l->conn && distance(l->rank, to, g->size) < distance(best ? best->rank : g->rank, to, g->size))
+			best = l;
+	}
+	return best;
+}
+
+bool
+ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *body, uint64_t bytes)
+{
+	struct ist__link *l = head->to < g->size ? way_to(g, head->to) : NULL;
+
+	return l && ist__msg_send(l->conn, head, body, bytes);
+}
+
+void
+ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64_t seq, uint32_t from, const void *body, uint64_t bytes,
+	uint32_t but)
+{
+	struct ist__msg head = { .type = type, .flags = flags, .seq = seq, .generation = g->generation, .from = from, .to = IST__ALL };
+
+	for (uint32_t i = 0; i < g->n_links; i++)
+		if (g->links[i].conn && g->links[i].rank != but)
+			ist__msg_send(g->links[i].conn, &head, body, bytes);
+}
+
+static void
+flood_error(struct ist__group *g, uint16_t type, uint32_t from, const struct ist_error *err, uint32_t but)
+{
+	struct ist__writer w;
+
+	ist__writer_init(&w, g->ctx);
+	ist__put_error(&w, err);
+	if (!w.bad)
+		ist__mesh_flood(g, type, IST__FRAME_URGENT, 0, from, w.at, w.bytes, but);
+	ist__writer_fini(&w);
+}
+
+/* ---- the end of the group, or of a member ---- */
+
+/* Lock held. True for the one who did it. */
+static bool
+set_broken(struct ist__group *g, const struct ist_error *err)
+{
+	if (g->broken_code)
+		return false;
+	g->broken = ist__alloc(g->ctx, sizeof(*g->broken));
+	if (g->broken)
+		*g->broken = *err;
+	__atomic_store_n(&g->broken_code, err->code, __ATOMIC_RELEASE);
+	pthread_cond_broadcast(&g->cond);
+	return true;
+}
+
+static void
+break_from(struct ist__group *g, const struct ist_error *err, bool flood, uint16_t type, uint32_t from, uint32_t but)
+{
+	bool first;
+
+	pthread_mutex_lock(&g->lock);
+	first = set_broken(g, err);
+	if (first && flood)
+		flood_error(g, type, from, err, but);
+	pthread_mutex_unlock(&g->lock);
+	if (!first)
+		return;
+	ist__log(g->ctx, g->leaving ? 3 : 1, "group \"%s\" rank %u ended: %s: %s", g->name, g->rank, ist_err_name(err->code), err->detail);
+	ist__line_abort(g->line, err);
+}
+
+void
+ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood)
+{
+	break_from(g, err, flood, IST__ABORT, g->rank, g->size);
+}
+
+static void
+lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood, uint32_t but)
+{
+	struct ist_error e = *err;
+	bool news;
+
+	pthread_mutex_lock(&g->lock);
+	news = rank < g->size && rank != g->rank && g->gone[rank] == IST__HERE_STILL;
+	if (news) {
+		g->gone[rank] = IST__GONE_LOST;
+		pthread_cond_broadcast(&g->cond);
+		if (flood)
+			flood_error(g, IST__LOST, rank, err, but);
+	} else if (rank == g->rank) {
+		ist__fail(&e, IST_EVICTED, "group", "the others have given this member up: %s", err->detail);
+		news = true;
+	}
+	pthread_mutex_unlock(&g->lock);
+	if (news)
+		break_from(g, &e, false, 0, rank, but);
+}
+
+void
+ist__mesh_lost(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood)
+{
+	lost_from(g, rank, err, flood, g->size);
+}
+
+static void
+lose(struct ist__group *g, uint32_t rank, ist_err code, const char *why)
+{
+	const struct ist__card *card = &g->members[rank].card;
+	struct ist_error e;
+
+	ist_error_init(&e);
+	ist__fail(&e, code, "group", "rank %u (%s pid %llu) is lost: %s", rank, card->host, (unsigned long long)card->pid, why);
+	ist__fail_rank(&e, rank);
+	ist__mesh_lost(g, rank, &e, true);
+}
+
+static void
+left_from(struct ist__group *g, uint32_t rank, uint32_t but)
+{
+	pthread_mutex_lock(&g->lock);
+	if (rank < g->size && g->gone[rank] == IST__HERE_STILL && rank != g->rank) {
+		g->gone[rank] = IST__GONE_LEFT;
+		if (!g->left_since)
+			g->left_since = ist__now();
+		pthread_cond_broadcast(&g->cond);
+		ist__mesh_flood(g, IST__LEFT, 0, 0, rank, NULL, 0, but);
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- receiving ---- */
+
+static void
+on_error_frame(struct ist__group *g, struct ist__link *l, const struct ist__msg *m)
+{
+	struct ist__reader r;
+	struct ist_error e;
+
+	ist_error_init(&e);
+	ist__reader_init(&r, m->body, m->bytes);
+	if (!ist__get_error(&r, &e))
+		ist__fail(&e, IST_BAD_FORMAT, "group", "rank %u sent an error that can't be read", l->rank);
+	if (m->type == IST__LOST)
+		lost_from(g, m->from, &e, true, l->rank);
+	else
+		break_from(g, &e, true, IST__ABORT, m->from, l->rank);
+}
+
+static void
+on_who(struct ist__group *g, struct ist__link *l, const struct ist__msg *m)
+{
+	struct ist__msg back = { .type = IST__HERE, .flags = IST__FRAME_URGENT, .seq = m->seq, .generation = g->generation, .from = g->rank, .to = m->from };
+	uint8_t body[16];
+
+	pthread_mutex_lock(&g->lock);
+	if (m->from < g->size && m->from != g->rank && g->who_seen[m->from] < m->seq) {
+		g->who_seen[m->from] = m->seq;
+		ist__store_u64(body, g->op_seq);
+		ist__store_u64(body + 8, g->coll_entered);
+		ist__mesh_flood(g, IST__WHO, IST__FRAME_URGENT, m->seq, m->from, NULL, 0, l->rank);
+		ist__mesh_send(g, &back, body, sizeof(body));
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void
+on_here(struct ist__group *g, const struct ist__msg *m)
+{
+	if (m->from >= g->size || m->bytes < 16)
+		return;
+	pthread_mutex_lock(&g->lock);
+	g->here[m->from] = (struct ist__here){ .round = m->seq, .op = ist__load_u64(m->body), .coll = ist__load_u64(m->body + 8) };
+	pthread_cond_broadcast(&g->cond);
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* For us, whole. */
+static void
+on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
+{
+	switch (m->type) {
+	case IST__LOST:
+	case IST__ABORT: on_error_frame(g, l, m); break;
+	case IST__LEFT: left_from(g, m->from, l->rank); break;
+	case IST__WHO: on_who(g, l, m); break;
+	case IST__HERE: on_here(g, m); break;
+	case IST__CHECK: ist__check_take(g, m); break;
+	case IST__HELD:
+	case IST__HELD_ASK:
+		pthread_mutex_lock(&g->lock);
+		ist__decide_take(g, m);
+		pthread_mutex_unlock(&g->lock);
+		break;
+	case IST__BARRIER:
+	case IST__BROADCAST:
+	case IST__GATHER:
+	case IST__ALL_GATHER:
+	case IST__SEND:
+	case IST__VOTE:
+		pthread_mutex_lock(&g->lock);
+		ist__objects_take(g, m);
+		pthread_mutex_unlock(&g->lock);
+		return; /* kept */
+	default:
+		if (m->flags & IST__FRAME_CRITICAL) {
+			struct ist_error e;
+
+			ist_error_init(&e);
+			ist__fail(&e, IST_VERSION_MISMATCH, "group", "rank %u sent a critical frame of type %u, which this library does not know", l->rank, m->type);
+			ist__fail_rank(&e, l->rank);
+			ist__mesh_break(g, &e, true);
+		}
+		break;
+	}
+	ist__msg_free(g->loop, m);
+}
+
+static void
+on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
+{
+	struct ist__link *l = owner;
+	struct ist__group *g = l->group;
+	struct ist__msg *m;
+	struct ist_error e;
+
+	(void)conn;
+	if (f->generation != g->generation) { /* of an earlier group on this connection, or a forged one */
+		ist__frame_free(g->loop, f);
+		return;
+	}
+	if (f->type == IST__PING) {
+		ist__frame_free(g->loop, f);
+		return;
+	}
+	if (f->to != g->rank && f->to != IST__ALL) {
+		struct ist__link *next;
+
+		pthread_mutex_lock(&g->lock);
+		next = f->to < g->size ? way_to(g, f->to) : NULL;
+		if (next && next != l)
+			ist__conn_send(next->conn, f);
+		else
+			ist__frame_free(g->loop, f);
+		pthread_mutex_unlock(&g->lock);
+		return;
+	}
+	ist_error_init(&e);
+	if (ist__msg_take(g->loop, &l->partials, f, IST_OBJECT_BYTES_MAX + 65536, &m, &e)) {
+		ist__fail_rank(&e, l->rank);
+		ist__mesh_break(g, &e, true);
+	} else if (m)
+		on_message(g, l, m);
+}
+
+static void
+on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
+{
+	struct ist__link *l = owner;
+	struct ist__group *g = l->group;
+	bool expected;
+
+	pthread_mutex_lock(&g->lock);
+	l->conn = NULL;
+	expected = g->gone[l->rank] != IST__HERE_STILL || g->leaving;
+	pthread_mutex_unlock(&g->lock);
+	ist__conn_close(conn, false);
+	if (!expected)
+		lose(g, l->rank, IST_PEER_LOST, err->detail);
+}
+
+const struct ist__conn_ops ist__link_ops = { .frame = on_frame, .closed = on_closed };
+
+/* ---- time ---- */
+
+static void
+beat(struct ist__group *g, int64_t now)
+{
+	int64_t every = g->no_progress_ns / 6;
+	uint8_t body[16];
+
+	if (every > 1000 * IST__MS || g->no_progress_ns < 0)
+		every = 1000 * IST__MS;
+	if (every < 20 * IST__MS)
+		every = 20 * IST__MS;
+	pthread_mutex_lock(&g->lock);
+	ist__store_u64(body, g->op_seq);
+	ist__store_u64(body + 8, g->coll_entered);
+	for (uint32_t i = 0; i < g->n_links; i++) {
+		struct ist__link *l = &g->links[i];
+		struct ist__msg head = { .type = IST__PING, .flags = IST__FRAME_URGENT, .generation = g->generation, .from = g->rank, .to = l->rank };
+
+		if (!l->conn || now - l->sent < every || ist__conn_queued(l->conn) > 0)
+			continue;
+		l->sent = now;
+		ist__msg_send(l->conn, &head, body, sizeof(body));
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void
+look_for_silence(struct ist__group *g, int64_t now)
+{
+	for (uint32_t i = 0; i < g->n_links && g->no_progress_ns > 0; i++) {
+		struct ist__link *l = &g->links[i];
+		int64_t silent = l->conn ? now - ist__conn_heard(l->conn) : 0;
+		char why[96];
+
+		if (silent <= g->no_progress_ns || g->gone[l->rank] != IST__HERE_STILL)
+			continue;
+		snprintf(why, sizeof(why), "nothing was heard from it for %.1f s", (double)silent / 1e9);
+		lose(g, l->rank, IST_NO_PROGRESS, why);
+	}
+}
+
+static void
+look_for_dead(struct ist__group *g)
+{
+	for (uint32_t r = 0; g->life && r < g->size; r++) {
+		if (r == g->rank || g->members[r].host != g->members[g->rank].host || g->gone[r] != IST__HERE_STILL)
+			continue;
+		if (ist__life_look(g->life, g->members[r].slot) == IST__ALIVE_DEAD)
+			lose(g, r, IST_PEER_LOST, "the process has died");
+	}
+}
+
+/* A member left in good order, and operations that need it hang: they end when nothing moves any more. */
+static void
+look_for_left(struct ist__group *g, int64_t now)
+{
+	uint64_t moved = 0;
+	uint32_t r = 0;
+	struct ist_error e;
+
+	if (!g->left_since || g->broken_code || !ist__line_is_busy(g->line, &moved)) {
+		if (g->left_since)
+			g->left_since = now;
+		return;
+	}
+	if (moved != g->moved_seen) {
+		g->moved_seen = moved;
+		g->left_since = now;
+	}
+	if (now - g->left_since < LEFT_MS * IST__MS)
+		return;
+	while (r < g->size && g->gone[r] != IST__GONE_LEFT)
+		r++;
+	if (r == g->size)
+		return;
+	ist_error_init(&e);
+	ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", r);
+	ist__fail_rank(&e, r);
+	ist__mesh_break(g, &e, true);
+}
+
+static void
+on_tick(struct ist__timer *timer)
+{
+	struct ist__group *g = (struct ist__group *)(void *)((char *)timer - offsetof(struct ist__group, tick));
+	int64_t now = ist__now();
+	uint64_t moved = 0;
+	bool busy;
+
+	look_for_dead(g);
+	look_for_silence(g, now);
+	look_for_left(g, now);
+	beat(g, now);
+	ist__line_watch(g->line);
+	busy = ist__line_is_busy(g->line, &moved) || __atomic_load_n(&g->waiters, __ATOMIC_RELAXED) > 0;
+	ist__timer_set(g->loop, &g->tick, now + (busy ? BUSY_MS : IDLE_MS) * IST__MS);
+}
+
+/* Late claimants of a rank that is held: they are told by whom. An early one of the next group of that name waits, since
+ * the holder has left or will. */
+static bool
+take_claimant(struct ist__expect *expect, struct ist__conn *conn, struct ist__frame *f)
+{
+	struct ist__group *g = (struct ist__group *)(void *)((char *)expect - offsetof(struct ist__group, expect));
+	const struct ist__card *card;
+	struct ist__reader r;
+	struct ist__writer w;
+	struct ist__msg head = { .type = IST__FAIL };
+	struct ist_error e;
+	char name[256];
+	uint32_t rank;
+
+	if (f->type != IST__JOIN || f->bytes < IST__GROUP_KEY || memcmp(f->body, g->key, IST__GROUP_KEY) != 0)
+		return false;
+	ist__reader_init(&r, f->body + IST__GROUP_KEY, f->bytes - IST__GROUP_KEY);
+	ist__get_str(&r, name, sizeof(name));
+	rank = ist__get_u32(&r);
+	if (r.bad || rank >= g->size || g->broken_code || g->gone[rank] != IST__HERE_STILL)
+		return false;
+	card = &g->members[rank].card;
+	if (!memcmp(ist__conn_agreed(conn)->peer.member, card->id, IST__MEMBER_BYTES))
+		return false; /* the holder itself: it wants the next one */
+	if (g->life && g->members[rank].host == g->members[g->rank].host && ist__life_look(g->life, g->members[rank].slot) != IST__ALIVE_YES)
+		return false;
+	ist_error_init(&e);
+	ist__fail(&e, IST_CONFLICT, "group_new", "rank %u of group \"%s\" is held by host %s pid %llu", rank, g->name, card->host, (unsigned long long)card->pid);
+	ist__fail_rank(&e, rank);
+	ist__writer_init(&w, g->ctx);
+	ist__put_error(&w, &e);
+	if (!w.bad)
+		ist__msg_send(conn, &head, w.at, w.bytes);
+	ist__writer_fini(&w);
+	ist__frame_free(g->loop, f);
+	ist__conn_close(conn, true);
+	return true;
+}
+
+static void
+start_here(void *arg)
+{
+	struct ist__group *g = arg;
+
+	g->tick.on = on_tick;
+	ist__timer_set(g->loop, &g->tick, ist__now() + IDLE_MS * IST__MS);
+}
+
+void
+ist__mesh_start(struct ist__group *g)
+{
+	ist__loop_run(g->loop, start_here, g);
+	if (g->rank == 0) {
+		g->expect.take = take_claimant;
+		ist__ep_expect(g->ep, &g->expect);
+	}
+}
+
+static void
+stop_here(void *arg)
+{
+	struct ist__group *g = arg;
+
+	ist__timer_stop(&g->tick);
+	pthread_mutex_lock(&g->lock);
+	if (!g->broken_code)
+		ist__mesh_flood(g, IST__LEFT, 0, 0, g->rank, NULL, 0, g->size);
+	pthread_mutex_unlock(&g->lock);
+	for (uint32_t i = 0; i < g->n_links; i++) {
+		struct ist__conn *conn;
+
+		pthread_mutex_lock(&g->lock);
+		conn = g->links[i].conn;
+		g->links[i].conn = NULL;
+		pthread_mutex_unlock(&g->lock);
+		ist__conn_close(conn, true);
+	}
+}
+
+void
+ist__mesh_stop(struct ist__group *g)
+{
+	if (g->expect.take)
+		ist__ep_unexpect(g->ep, &g->expect);
+	ist__loop_run(g->loop, stop_here, g);
+}
+
+/* ---- who is behind ---- */
+
+void
+ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err)
+{
+	int64_t until = ist__now() + 200 * IST__MS;
+	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	uint32_t open;
+	int rc = 0;
+
+	pthread_mutex_lock(&g->lock);
+	g->who_round++;
+	ist__mesh_flood(g, IST__WHO, IST__FRAME_URGENT, g->who_round, g->rank, NULL, 0, g->size);
+	do {
+		open = 0;
+		for (uint32_t r = 0; r < g->size; r++)
+			open += r != g->rank && g->gone[r] == IST__HERE_STILL && g->here[r].round != g->who_round;
+		if (open > 0)
+			rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	} while (open > 0 && rc == 0 && !g->closed);
+	for (uint32_t r = 0; r < g->size; r++)
+		if (r != g->rank && (g->here[r].round != g->who_round || g->here[r].op < op || g->here[r].coll < coll))
+			ist__fail_rank(err, r);
+	pthread_mutex_unlock(&g->lock);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "meet/dir.h"
+
+#include "base/fail.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RECORD = 1024 };
+
+/* A group's name may hold any characters; its files are named by its hash. */
+static bool
+path_of(const char *dir, const char *name, const char *suffix, char out[PATH_MAX])
+{
+	uint8_t hash[16];
+	char hex[33];
+
+	crypto_generichash(hash, sizeof(hash), (const uint8_t *)name, strlen(name), NULL, 0);
+	sodium_bin2hex(hex, sizeof(hex), hash, sizeof(hash));
+	return snprintf(out, PATH_MAX, "%s/isthmus-%s.%s", dir, hex, suffix) < PATH_MAX;
+}
+
+static ist_err
+write_file(const char *path, const void *addr, uint64_t bytes, struct ist_error *err)
+{
+	char temp[PATH_MAX];
+	int fd, sys = 0;
+	ssize_t n;
+
+	if (snprintf(temp, sizeof(temp), "%s.%ld", path, (long)getpid()) >= (int)sizeof(temp))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", path);
+	fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", temp);
+	n = write(fd, addr, bytes);
+	if (n != (ssize_t)bytes)
+		sys = n < 0 ? errno : ENOSPC;
+	else if (fsync(fd) && errno != EINVAL && errno != EROFS)
+		sys = errno;
+	close(fd);
+	if (!sys && rename(temp, path))
+		sys = errno;
+	if (sys) {
+		unlink(temp);
+		return ist__fail_sys(err, sys == ENOSPC ? IST_NO_SPACE : IST_IO, sys, "meet", "%s", path);
+	}
+	return IST_OK;
+}
+
+ist_err
+ist__dir_publish(const char *dir, const char *name, const char *who, const void *addr, uint64_t bytes, int *lock_fd, struct ist_error *err)
+{
+	char lock[PATH_MAX], path[PATH_MAX], holder[128] = "";
+	ist_err e;
+	int fd;
+
+	if (!path_of(dir, name, "lock", lock) || !path_of(dir, name, "rank0", path))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
+	fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
+	if (flock(fd, LOCK_EX | LOCK_NB)) {
+		ssize_t n = pread(fd, holder, sizeof(holder) - 1, 0);
+
+		(void)n;
+		close(fd);
+		e = ist__fail(err, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by %s", name, holder[0] ? holder : "another process");
+		ist__fail_rank(err, 0);
+		return e;
+	}
+	if (ftruncate(fd, 0) || pwrite(fd, who, strlen(who), 0) < 0) {
+		e = ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
+		close(fd);
+		return e;
+	}
+	e = write_file(path, addr, bytes, err);
+	if (e) {
+		close(fd);
+		return e;
+	}
+	*lock_fd = fd;
+	return IST_OK;
+}
+
+void
+ist__dir_withdraw(const char *dir, const char *name, int lock_fd)
+{
+	char path[PATH_MAX];
+
+	if (path_of(dir, name, "rank0", path))
+		unlink(path);
+	if (path_of(dir, name, "lock", path))
+		unlink(path); /* still locked: whoever opened it before locks a file without a name, and tries again */
+	close(lock_fd);
+}
+
+ist_err
+ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, struct ist_error *err)
+{
+	char path[PATH_MAX];
+	ssize_t n;
+	int fd;
+
+	if (!path_of(dir, name, "rank0", path))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0) {
+		*bytes = 0;
+		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
+	}
+	n = read(fd, room, *bytes);
+	close(fd);
+	*bytes = n > 0 ? (uint64_t)n : 0;
+	return IST_OK;
+}
+
+static bool
+tell_path(const char *dir, const struct ist__status *s, char out[PATH_MAX])
+{
+	char suffix[64];
+
+	snprintf(suffix, sizeof(suffix), "member-%u-%llu", s->rank, (unsigned long long)s->pid);
+	return path_of(dir, s->group, suffix, out);
+}
+
+void
+ist__dir_tell(const char *dir, const struct ist__ctx *ctx, const struct ist__status *status)
+{
+	struct ist__writer w;
+	char path[PATH_MAX];
+
+	ist__writer_init(&w, ctx);
+	ist__status_put(&w, status);
+	if (!w.bad && w.bytes <= RECORD && tell_path(dir, status, path))
+		write_file(path, w.at, w.bytes, NULL);
+	ist__writer_fini(&w);
+}
+
+void
+ist__dir_untell(const char *dir, const struct ist__status *status)
+{
+	char path[PATH_MAX];
+
+	if (tell_path(dir, status, path))
+		unlink(path);
+}
+
+ist_err
+ist__dir_list(const char *dir, void (*each)(void *arg, const struct ist__status *status, uint64_t ms), void *arg, struct ist_error *err)
+{
+	DIR *d = opendir(dir);
+	struct dirent *entry;
+
+	if (!d)
+		return ist__fail_sys(err, IST_IO, errno, "status", "%s", dir);
+	while ((entry = readdir(d))) {
+		uint8_t room[RECORD];
+		struct ist__reader r;
+		struct ist__status s;
+		struct timespec now;
+		struct stat st;
+		ssize_t n;
+		int fd;
+
+		if (strncmp(entry->d_name, "isthmus-", 8) != 0 || !strstr(entry->d_name, ".member-"))
+			continue;
+		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		if (fd < 0)
+			continue;
+		n = read(fd, room, sizeof(room));
+		clock_gettime(CLOCK_REALTIME, &now);
+		if (n > 0 && fstat(fd, &st) == 0) {
+			int64_t ms = (now.tv_sec - st.st_mtim.tv_sec) * 1000 + (now.tv_nsec - st.st_mtim.tv_nsec) / 1000000;
+
+			ist__reader_init(&r, room, (uint64_t)n);
+			if (ist__status_get(&r, &s) && ms <= IST__LEASE_NS / 1000000)
+				each(arg, &s, ms > 0 ? (uint64_t)ms : 0);
+		}
+		close(fd);
+	}
+	closedir(d);
+	return IST_OK;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loop.h - the one thread of an env that waits for sockets and for time ("ist-io"). All callbacks run on it, one at a
+ * time, with no lock held; they must not block. Whoever wants to touch what the loop owns posts a job.
+ */
+#ifndef ISTHMUS_NET_LOOP_H
+#define ISTHMUS_NET_LOOP_H
+
+#include "base/env.h"
+#include "base/slab.h"
+
+#include <sys/epoll.h>
+
+struct ist__loop;
+
+struct ist__watch {
+	int fd;
+	void (*on)(struct ist__watch *watch, uint32_t events); /* EPOLL* */
+};
+
+struct ist__timer {
+	int64_t at; /* IST__NEVER: not set */
+	void (*on)(struct ist__timer *timer);
+	struct ist__timer *next, **link; /* link NULL: not set */
+};
+
+struct ist__job {
+	void (*run)(struct ist__job *job);
+	struct ist__job *next;
+};
+
+/* The env's loop, started at first need. */
+struct ist__loop *ist__loop_get(struct ist_env *env, struct ist_error *err);
+struct ist_env *ist__loop_env(struct ist__loop *loop);
+struct ist__slab *ist__loop_slab(struct ist__loop *loop);
+bool ist__loop_here(const struct ist__loop *loop); /* am I the loop's thread? */
+
+/* Loop's thread only, ist__loop_post apart. 0 or an errno. Changed and ended watches get no further event, not even
+ * one that was already fetched. */
+int ist__loop_watch(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
+void ist__loop_change(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
+void ist__loop_unwatch(struct ist__loop *loop, struct ist__watch *watch);
+void ist__timer_set(struct ist__loop *loop, struct ist__timer *timer, int64_t at);
+void ist__timer_stop(struct ist__timer *timer);
+
+/* Any thread, a signal handler excepted. The job's memory is the loop's until run is called; run may free it. Jobs of
+ * one thread run in the order posted. */
+void ist__loop_post(struct ist__loop *loop, struct ist__job *job);
+/* Runs fn(arg) on the loop's thread and waits for it; on that thread: at once. */
+void ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
+/* Wakes the loop; the one thing here that a signal handler may do. */
+void ist__loop_wake(struct ist__loop *loop);
+/* The loop does not stop before what holds it has released it; each holder bounds that by a timer. Loop's thread. */
+void ist__loop_hold(struct ist__loop *loop);
+void ist__loop_release(struct ist__loop *loop);
+/* Called in each round on the loop's thread; for flags that signal handlers set. One a loop. */
+void ist__loop_each(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
+
+#endif

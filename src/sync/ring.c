@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/ring.h"
+
+#include "base/fail.h"
+
+#include <string.h>
+
+#define OP "sync_ring"
+#define POISON_STEP UINT64_C(65536)
+
+static void
+free_memory(struct ist__ring *ring)
+{
+	for (uint32_t i = 0; i < ring->n; i++) {
+		struct ist__slot *s = &ring->slots[i];
+
+		if (s->addr && ring->from_group)
+			(void)ist_group_alloc_free(ring->group, s->addr); /* fails when the group is gone, and the memory with it */
+		else
+			ist__free(ring->ctx, s->addr);
+		s->addr = NULL;
+	}
+	ring->n = 0;
+	ring->slot_bytes = 0;
+	ring->from_group = ring->view = false;
+}
+
+void
+ist__ring_drop(struct ist__ring *ring)
+{
+	for (uint32_t i = 0; i < ring->n; i++) {
+		if (ring->slots[i].req)
+			(void)ist_req_free(ring->slots[i].req); /* only a dead env makes this fail */
+		ring->slots[i].req = NULL;
+	}
+}
+
+void
+ist__ring_fini(struct ist__ring *ring)
+{
+	ist__ring_drop(ring);
+	free_memory(ring);
+}
+
+/* All slots from the group, or none. */
+static bool
+alloc_from_group(struct ist__ring *ring, uint32_t n, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		void *addr = NULL;
+
+		if (ist_group_alloc(ring->group, bytes, IST_MEM_HOST, -1, &addr, NULL) != IST_OK) {
+			while (i-- > 0) {
+				(void)ist_group_alloc_free(ring->group, ring->slots[i].addr); /* just made */
+				ring->slots[i].addr = NULL;
+			}
+			return false;
+		}
+		ring->slots[i].addr = addr;
+	}
+	return true;
+}
+
+static bool
+alloc_plain(struct ist__ring *ring, uint32_t n, uint64_t bytes)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		ring->slots[i].addr = ist__alloc_aligned(ring->ctx, bytes, 4096);
+		if (!ring->slots[i].addr) {
+			while (i-- > 0) {
+				ist__free(ring->ctx, ring->slots[i].addr);
+				ring->slots[i].addr = NULL;
+			}
+			return false;
+		}
+	}
+	return true;
+}
+
+ist_err
+ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes,
+	struct ist_error *err)
+{
+	struct ist_group_info info = { .struct_size = sizeof(info) };
+	ist_err e = ist_group_info(group, &info, err);
+
+	if (e)
+		return e;
+	ist__ring_drop(ring);
+	if (slot_bytes == 0)
+		slot_bytes = 1;
+	if (ring->group == group && ring->n == n && ring->slot_bytes >= slot_bytes)
+		return IST_OK;
+	free_memory(ring);
+	ring->ctx = ctx;
+	ring->group = group;
+	ring->size = info.size;
+	ring->from_group = info.size > 1 && alloc_from_group(ring, n, slot_bytes);
+	if (!ring->from_group && !alloc_plain(ring, n, slot_bytes))
+		return ist__fail(err, IST_NO_MEMORY, OP, "no memory for %u buckets of %llu bytes", n, (unsigned long long)slot_bytes);
+	ring->n = n;
+	ring->slot_bytes = slot_bytes;
+	return IST_OK;
+}
+
+static void
+poison(struct ist__ring *ring, uint8_t *addr, uint64_t bytes)
+{
+	ring->poison = (ring->poison + 1) * UINT64_C(0x9E3779B97F4A7C15);
+	for (uint64_t at = 0; at < bytes; at += POISON_STEP)
+		memcpy(addr + at, &ring->poison, bytes - at < sizeof(ring->poison) ? bytes - at : sizeof(ring->poison));
+}
+
+ist_err
+ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, uint64_t bytes, int64_t deadline, struct ist_error *err)
+{
+	struct ist__slot *s = &ring->slots[i];
+	struct ist_buf buf = { .addr = s->addr, .bytes = bytes, .mem = IST_MEM_HOST, .device = -1 };
+	struct ist_coll_args args = {
+		.struct_size = sizeof(args),
+		.peer = root,
+		.flags = (uint32_t)IST_COLL_AGREED | (ring->view ? (uint32_t)IST_OP_VIEW : 0),
+		.timeout_ns = ist__left(deadline),
+	};
+
+	s->root = am_root;
+	if (ring->size == 1 || bytes == 0)
+		return IST_OK;
+	if (am_root) {
+		args.src = buf;
+	} else {
+		poison(ring, s->addr, bytes);
+		args.dst = buf;
+	}
+	return ist_broadcast(ring->group, &args, &s->req, err);
+}
+
+ist_err
+ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8_t **at, struct ist_error *err)
+{
+	struct ist__slot *s = &ring->slots[i];
+	struct ist_buf view = { .addr = s->addr };
+	ist_err e;
+
+	if (!s->root && s->req) {
+		e = ist_req_wait(s->req, ist__left(deadline), err);
+		if (!e && ring->view)
+			e = ist_req_view(s->req, &view, err);
+		if (e)
+			return e;
+	}
+	*at = view.addr;
+	return IST_OK;
+}
+
+ist_err
+ist__ring_release(struct ist__ring *ring, uint32_t i, int64_t deadline, struct ist_error *err)
+{
+	struct ist__slot *s = &ring->slots[i];
+	ist_err e;
+
+	if (!s->req)
+		return IST_OK;
+	e = ist_req_wait(s->req, ist__left(deadline), err);
+	if (e)
+		return e;
+	e = ist_req_free(s->req);
+	s->req = NULL;
+	return e ? ist__fail(err, e, OP, "the request of bucket slot %u could not be freed", i) : IST_OK;
+}

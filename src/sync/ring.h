@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * ring.h - a few buckets in turn, each with at most one broadcast under way. Memory is the group's own where it has a
+ * kind that it moves best; then receivers may look at the sender's bytes instead of having a copy.
+ */
+#ifndef ISTHMUS_SYNC_RING_H
+#define ISTHMUS_SYNC_RING_H
+
+#include "base/clock.h"
+#include "base/ctx.h"
+
+#include <isthmus.h>
+
+enum { IST__SLOTS_MAX = 16 };
+
+struct ist__slot {
+	uint8_t *addr;
+	struct ist_req *req;
+	bool root;
+};
+
+struct ist__ring {
+	const struct ist__ctx *ctx;
+	struct ist_group *group;
+	struct ist__slot slots[IST__SLOTS_MAX];
+	uint32_t n;
+	uint32_t size;          /* of the group */
+	uint64_t slot_bytes;
+	uint64_t poison;
+	bool from_group;        /* all slots are the group's memory */
+	bool view;              /* all members' are, as they have told each other */
+};
+
+/* What an API call may still take until deadline. */
+static inline int64_t
+ist__left(int64_t deadline)
+{
+	int64_t left;
+
+	if (deadline == IST__NEVER)
+		return -1;
+	left = deadline - ist__now();
+	return left > 0 ? left : 1;
+}
+
+/* n slots of slot_bytes; keeps what is there where it is large enough and of the same group. */
+ist_err ist__ring_prepare(
+	struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes, struct ist_error *err);
+/* Ends what is under way (which may abort the group) and frees all. */
+void ist__ring_fini(struct ist__ring *ring);
+
+/* Starts the broadcast of slot i; a receiver's slot is poisoned first, so that nothing old can pass for new. */
+ist_err ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, uint64_t bytes, int64_t deadline, struct ist_error *err);
+/* Waits until the bytes of slot i can be read, at *at. The root's can at once. */
+ist_err ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8_t **at, struct ist_error *err);
+/* Waits until slot i can be written again; gives a view back. */
+ist_err ist__ring_release(struct ist__ring *ring, uint32_t i, int64_t deadline, struct ist_error *err);
+/* Ends all that is under way, well or not. */
+void ist__ring_drop(struct ist__ring *ring);
+
+#endif

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sync.h - what the files of weight sync share. One thread at a time is inside a sync; only its state is read by others.
+ *
+ * Ranks in errors and reports are those of the group that the caller gave (names[]). After a loss with on_loss continue
+ * the sync lives on in a smaller group of its own.
+ */
+#ifndef ISTHMUS_SYNC_SYNC_H
+#define ISTHMUS_SYNC_SYNC_H
+
+#include "base/env.h"
+#include "ckpt/checkpoint.h"
+#include "sync/agree.h"
+#include "sync/ring.h"
+#include "sync/sinks.h"
+#include "sync/table.h"
+
+#include <pthread.h>
+
+#define IST__LABEL_ROOM 65
+
+struct ist__source {
+	struct ist_checkpoint *ck;
+	struct ist__offer offer;
+};
+
+/* Digests of the version before, in the order of the table's tensors. */
+struct ist__past {
+	struct ist__digest *names;   /* of the names */
+	struct ist__digest *digests;
+	uint8_t *known;
+	uint64_t n;
+	struct ist__digest whole;
+	uint64_t version;            /* 0: none */
+};
+
+/* The update under way. */
+struct ist__update {
+	uint64_t version;
+	char label[IST__LABEL_ROOM];
+	bool force;
+	int64_t deadline;
+	uint64_t next;               /* buckets before it are delivered here */
+	uint64_t moved;              /* bytes, for progress */
+	int64_t progress_at;
+	bool failed;                 /* this member: */
+	struct ist_error why;
+	double verify_s;
+};
+
+struct ist__sync_body {
+	struct ist_sync *handle;
+	struct ist_env *env;
+	const struct ist__ctx *ctx;
+	struct ist_group *given, *group; /* group: given, or our own after a loss */
+	uint32_t *names;             /* rank in group -> rank in given */
+	uint32_t *ranks;             /* rank in given -> rank in group, UINT32_MAX: lost */
+	uint32_t size, first_size;   /* of group, of given */
+	uint32_t rank, name;         /* mine in group, in given */
+	struct ist_rank_error lost[IST_ERROR_RANKS];
+	uint32_t n_lost;
+	uint32_t losses;             /* times the group got smaller */
+	int64_t default_ns;
+
+	struct ist_sync_args args;
+	struct ist__source *sources;
+	uint64_t n_sources, sources_room;
+	struct ist__sinks sinks;
+	double register_s, gather_s, plan_s;
+
+	struct ist__agree agree;
+	struct ist__ring ring;
+	struct ist__table *table;    /* NULL: nothing gathered */
+	bool stale;                  /* something was registered or taken away since */
+	uint64_t known_version;      /* highest committed anywhere, as heard */
+	/* for the table, made with it */
+	struct ist__digest *leaves;  /* of what comes in and of live memory that goes out; NULL: neither */
+	struct ist__digest *digests; /* item -> its digest in this update */
+	uint8_t *have;               /* item -> digests[item] is known */
+	uint64_t *got;               /* item -> bytes of its leaves computed here */
+	struct ist__past past;
+	struct ist__update up;
+
+	pthread_mutex_t lock;        /* the state: */
+	uint32_t state;              /* enum ist_state_kind */
+	uint64_t version, to;
+};
+
+struct ist_sync {
+	struct ist__handle handle;
+	struct ist__sync_body *body;
+};
+
+/* sync.c */
+void ist__sync_set_state(struct ist__sync_body *s, uint32_t state, uint64_t version, uint64_t to);
+/* Turns ranks of the group into those of the caller's group. */
+void ist__sync_name_ranks(const struct ist__sync_body *s, struct ist_error *err);
+bool ist__sync_is_source(const struct ist__sync_body *s);
+/* Makes names, ranks and agree fit s->group. */
+ist_err ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err);
+
+/* gather.c */
+ist_err ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *err);
+
+/* past.c */
+void ist__past_fini(const struct ist__ctx *ctx, struct ist__past *p);
+/* Brings p into the order of the table's tensors. */
+bool ist__past_reorder(const struct ist__ctx *ctx, struct ist__past *p, const struct ist__table *t);
+/* Digest of the whole from those of the items; no memory is taken. */
+void ist__past_whole(const struct ist__table *t, const struct ist__digest *digests, struct ist__digest *out);
+/* Counts the tensors that differ from the version before. */
+uint64_t ist__past_changed(const struct ist__past *p, const struct ist__table *t, const struct ist__digest *digests);
+void ist__past_keep(struct ist__past *p, const struct ist__table *t, const struct ist__digest *digests, uint64_t version,
+	const struct ist__digest *whole);
+
+/* How a step of an update ended when it did not end well. */
+enum ist__end {
+	IST__END_AGREED = 1, /* all members have the same error; the group is whole */
+	IST__END_BROKEN = 2  /* the group failed */
+};
+
+/* run.c: moves buckets from first on; s->up.next says how far this member got. */
+ist_err ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, struct ist_error *err);
+/* Digests of the live tensors that this member gave. */
+ist_err ist__sync_live_digests(struct ist__sync_body *s, struct ist_error *err);
+/* True when this member is the giver of bucket b. */
+const struct ist__offer *ist__sync_giver(const struct ist__sync_body *s, uint64_t b);
+/* Remembers the first failure of this member in this update. */
+void ist__sync_fail_here(struct ist__sync_body *s, const struct ist_error *why);
+
+/* loss.c: leaves the lost behind. why: how the group failed. IST_OK: s->group is a new one, of those that are left. */
+ist_err ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct ist_error *err);
+/* Is it an error that a smaller group may get over? */
+bool ist__sync_is_loss(const struct ist__sync_body *s, ist_err code);
+
+#endif

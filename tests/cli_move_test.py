@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""push and pull as users start them: every destination, reports, failures, signals, nothing left behind.
+
+    tests/cli_move_test.py PATH/TO/isthmus
+"""
+import filecmp
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOOL = os.path.abspath(sys.argv.pop(1))
+GUARD_S = 120
+
+
+def start(*args, **variables):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ISTHMUS_", "SLURM_", "OMPI_", "PMI_", "RANK", "WORLD", "MASTER_"))}
+    env.update(variables)
+    return subprocess.Popen([TOOL, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class Finished:
+    def __init__(self, process):
+        self.stdout, self.stderr = process.communicate(timeout=GUARD_S)
+        self.status = process.returncode
+        self.document = json.loads(self.stdout) if self.stdout.startswith("{") else None
+
+
+class Move(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = os.path.join(cls.folder.name, "model")
+        subprocess.run([TOOL, "make-checkpoint", cls.model, "--tensors", "9", "--bytes", "3000001", "-q"], check=True, timeout=GUARD_S)
+        with open(os.path.join(cls.model, "tokenizer.json"), "w", encoding="utf-8") as f:
+            f.write("{}")
+        cls.n = 0
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def setUp(self):
+        self.store = start("store", "--bind", "127.0.0.1:0")
+        self.at = self.store.stdout.readline().strip()
+        self.assertTrue(self.at.startswith("tcp://127.0.0.1:"), self.at)
+
+    def tearDown(self):
+        self.store.terminate()
+        self.store.communicate(timeout=GUARD_S)
+        self.assertEqual(self.store.returncode, 128 + signal.SIGTERM)
+
+    def name(self):
+        type(self).n += 1
+        return os.path.join(self.folder.name, f"copy{self.n}")
+
+    def member(self, verb, what, rank, world, *more, **variables):
+        return start(verb, what, "--at", self.at, "--rank", str(rank), "--world", str(world), "--json", "--timeout", "60", *more, **variables)
+
+    def move(self, members):
+        """members: (verb, what, *options) by rank."""
+        started = [self.member(m[0], m[1], r, len(members), *m[2:]) for r, m in enumerate(members)]
+        return [Finished(p) for p in started]
+
+    def good(self, done):
+        for one in done:
+            self.assertEqual(one.status, 0, one.stderr)
+            self.assertEqual((one.document["schema"], one.document["verified"], one.document["lost"]), (1, True, []))
+        self.assertEqual(len({d.document["digest"] for d in done}), 1)
+        self.assertEqual({d.document["bytes"] for d in done}, {3000001})
+        self.assertEqual({d.document["tensors"] for d in done}, {9})
+
+    def same_folder(self, a, b):
+        match = filecmp.dircmp(a, b)
+        self.assertEqual((match.left_only, match.right_only), ([], []))
+        self.assertEqual(filecmp.cmpfiles(a, b, match.common_files, shallow=False)[1:], ([], []))
+
+    def test_folder(self):
+        to = self.name()
+        done = self.move([("push", self.model, "--label", "step 7"), ("pull", to)])
+        self.good(done)
+        self.same_folder(self.model, to)
+        document = done[1].document
+        self.assertEqual((document["label"], document["version"], document["rank"], document["world"]), ("step 7", 1, 1, 2))
+        self.assertEqual(set(document["seconds"]), {"meet", "register", "gather", "plan", "update", "verify", "total"})
+        self.assertEqual(document["transport"]["shm"] + document["transport"]["tcp"], 1)
+        self.assertFalse([n for n in os.listdir(self.folder.name) if n.startswith(".")])
+
+    def test_all_destinations(self):
+        shm = f"isthmus-test-{os.getpid()}"
+        self.good(self.move([("push", self.model), ("pull", "null:"), ("pull", "mem:"), ("pull", "shm:" + shm)]))
+        path = "/dev/shm/" + shm
+        self.addCleanup(os.remove, path)
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+
+    def test_transports(self):
+        for transport in ("shm", "tcp"):
+            done = self.move([("push", self.model, "--transport", transport), ("pull", "null:", "--transport", transport)])
+            self.good(done)
+            self.assertEqual(done[0].document["transport"][transport], 1)
+
+    def test_two_sources(self):
+        to = self.name()
+        self.good(self.move([("push", self.model), ("push", self.model), ("pull", to)]))
+        self.same_folder(self.model, to)
+
+    def test_weights_only(self):
+        to = self.name()
+        self.good(self.move([("push", self.model, "--weights-only"), ("pull", to, "--weights-only")]))
+        self.assertEqual(os.listdir(to), ["model.safetensors"])
+
+    def test_no_replace(self):
+        to = self.name()
+        self.good(self.move([("push", self.model), ("pull", to)]))
+        done = self.move([("push", self.model), ("pull", to, "--no-replace")])
+        self.assertEqual((done[1].status, done[1].document["error"]["code"]), (1, "CONFLICT"))
+        self.assertNotEqual(done[0].status, 0)
+        self.good(self.move([("push", self.model), ("pull", to)]))
+
+    def test_flipped_byte(self):
+        members = [self.member("push", self.model, 0, 2, ISTHMUS_FAULT="flip"), self.member("pull", self.name(), 1, 2, ISTHMUS_FAULT="flip")]
+        for done in map(Finished, members):
+            self.assertEqual(done.status, 3, done.stderr)
+            self.assertEqual(done.document["error"]["code"], "DIGEST")
+            self.assertTrue(done.document["error"]["tensor"].startswith("tensor."))
+        self.assertFalse(os.path.exists(os.path.join(self.folder.name, f"copy{self.n}")))
+
+    def test_nobody_comes(self):
+        done = Finished(start("pull", "null:", "--at", self.at, "--rank", "1", "--world", "3", "--json", "--timeout", "0.5"))
+        self.assertEqual((done.status, done.document["error"]["code"]), (124, "TIMEOUT"))
+        self.assertEqual(done.document["error"]["ranks"], [0, 2])
+
+    def test_one_rank_twice(self):
+        first = self.member("pull", "null:", 1, 2)
+        second = self.member("pull", "null:", 1, 2)
+        # whichever was second is refused; the other one is then served
+        ends = {}
+        while not ends:
+            for p in (first, second):
+                if p.poll() is not None:
+                    ends[p] = Finished(p)
+            time.sleep(0.01)
+        (loser, done), = ends.items()
+        self.assertEqual((done.status, done.document["error"]["code"]), (1, "CONFLICT"), done.stderr)
+        source = self.member("push", self.model, 0, 2)
+        self.good([Finished(source), Finished(second if loser is first else first)])
+
+    def test_signal_while_meeting(self):
+        p = start("pull", self.name(), "--at", self.at, "--rank", "1", "--world", "2", "--timeout", "60")
+        p.stderr.readline()  # "waiting for rank 0": it is meeting
+        p.send_signal(signal.SIGINT)
+        done = Finished(p)
+        self.assertEqual(done.status, 130, done.stderr)
+        self.assertFalse([n for n in os.listdir(self.folder.name) if n.startswith(".")])
+
+    def test_status(self):
+        done = Finished(start("status", "--at", self.at, "--json"))
+        self.assertEqual((done.status, done.document["members"]), (0, []))
+
+    def test_run(self):
+        to = self.name()
+        done = subprocess.run([TOOL, "run", "-n", "2", "--", "sh", "-c", f'if [ $RANK = 0 ]; then exec {TOOL} push {self.model}; else exec {TOOL} pull {to}; fi'],
+                              capture_output=True, text=True, timeout=GUARD_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.same_folder(self.model, to)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every collective against a plain loop over arrays, over backends that are quick, slow, full, or strictly serial.
+ */
+#include "mem_world.h"
+
+#include "coll/reduce.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+static uint64_t seed = 20240607;
+
+static uint32_t
+next(void)
+{
+	seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+	return (uint32_t)(seed >> 33);
+}
+
+/* What every rank starts with, what it must end with, what it got. Blocks of memory have their exact size, so that ASan
+ * sees one byte too many, and begin at an odd address. */
+struct arrays {
+	uint32_t kind, size, root, dtype, reduce;
+	uint64_t n;
+	char *src[WORLD_MAX], *dst[WORLD_MAX], *want[WORLD_MAX];
+	uint64_t src_bytes[WORLD_MAX], dst_bytes[WORLD_MAX];
+};
+
+enum { ODD = 1 };
+
+static char *
+block(uint64_t bytes)
+{
+	char *p = malloc(bytes + ODD);
+
+	assert_non_null(p);
+	memset(p, 0xEE, bytes + ODD);
+	return p + ODD;
+}
+
+static void
+sizes(struct arrays *a)
+{
+	for (uint32_t r = 0; r < a->size; r++) {
+		uint64_t all = a->n * a->size, src = a->n, dst = a->n;
+		bool root = r == a->root;
+
+		switch (a->kind) {
+		case IST_OP_BROADCAST: src = root ? a->n : 0, dst = root ? 0 : a->n; break;
+		case IST_OP_GATHER: dst = root ? all : 0; break;
+		case IST_OP_SCATTER: src = root ? all : 0; break;
+		case IST_OP_ALL_GATHER: dst = all; break;
+		case IST_OP_ALL_TO_ALL: src = dst = all; break;
+		case IST_OP_REDUCE_SCATTER: src = all; break;
+		case IST_OP_BARRIER: src = dst = 0; break;
+		default: break;
+		}
+		a->src_bytes[r] = src;
+		a->dst_bytes[r] = dst;
+	}
+}
+
+/* Small whole numbers: sums and products of eight are exact in every type, so the order does not matter. */
+static void
+fill(const struct arrays *a, char *p, uint64_t bytes)
+{
+	uint32_t elem = a->dtype ? ist__elem_bytes(a->dtype) : 4;
+
+	for (uint64_t i = 0; i < bytes % 4 && !a->dtype; i++)
+		p[bytes - 1 - i] = (char)next();
+	for (uint64_t i = 0; i < bytes / elem; i++) {
+		uint32_t any = next(), v = a->reduce == IST_PROD ? 1 + any % 2 : any % 16;
+		float f = (float)v;
+		double d = v;
+		uint16_t h = a->dtype == IST_BF16 ? ist__f32_to_bf16(f) : ist__f32_to_f16(f);
+		uint64_t u = v;
+
+		if (!a->dtype)
+			memcpy(p + i * 4, &any, 4);
+		else
+			memcpy(p + i * elem, a->dtype == IST_F32 ? (void *)&f : a->dtype == IST_F64 ? (void *)&d :
+				a->dtype == IST_BF16 || a->dtype == IST_F16 ? (void *)&h : (void *)&u, elem);
+	}
+}
+
+/* The plain loop. */
+static void
+expect(struct arrays *a)
+{
+	uint64_t n = a->n;
+	uint32_t size = a->size, elem = a->dtype ? ist__elem_bytes(a->dtype) : 1;
+
+	for (uint32_t r = 0; r < size; r++) {
+		char *w = a->want[r];
+
+		for (uint32_t from = 0; from < size; from++)
+			switch (a->kind) {
+			case IST_OP_BROADCAST:
+				if (from == a->root && r != a->root)
+					memcpy(w, a->src[from], n);
+				break;
+			case IST_OP_GATHER:
+				if (r == a->root)
+					memcpy(w + from * n, a->src[from], n);
+				break;
+			case IST_OP_SCATTER:
+				if (from == a->root)
+					memcpy(w, a->src[from] + r * n, n);
+				break;
+			case IST_OP_ALL_GATHER: memcpy(w + from * n, a->src[from], n); break;
+			case IST_OP_ALL_TO_ALL: memcpy(w + from * n, a->src[from] + r * n, n); break;
+			default: {
+				const char *s = a->src[from] + (a->kind == IST_OP_REDUCE_SCATTER ? r * n : 0);
+
+				if (from == 0)
+					memcpy(w, s, n);
+				else
+					ist__reduce(a->dtype, a->reduce, w, w, s, n / elem);
+			}
+			}
+	}
+}
+
+static void
+make(struct arrays *a)
+{
+	sizes(a);
+	for (uint32_t r = 0; r < a->size; r++) {
+		a->src[r] = block(a->src_bytes[r]);
+		a->dst[r] = block(a->dst_bytes[r]);
+		a->want[r] = block(a->dst_bytes[r]);
+		fill(a, a->src[r], a->src_bytes[r]);
+	}
+	if (a->kind != IST_OP_BARRIER)
+		expect(a);
+}
+
+static void
+unmake(struct arrays *a)
+{
+	for (uint32_t r = 0; r < a->size; r++) {
+		free(a->src[r] - ODD);
+		free(a->dst[r] - ODD);
+		free(a->want[r] - ODD);
+	}
+}
+
+static void
+args_of(const struct arrays *a, bool in_place, struct ist_coll_args *args)
+{
+	for (uint32_t r = 0; r < a->size; r++) {
+		args[r] = (struct ist_coll_args){ .struct_size = sizeof(args[r]), .peer = a->root, .dtype = a->dtype, .reduce = a->reduce,
+			.src = { .addr = a->src[r], .bytes = a->src_bytes[r], .device = -1 },
+			.dst = { .addr = in_place ? a->src[r] : a->dst[r], .bytes = a->dst_bytes[r], .device = -1 } };
+	}
+}
+
+static void
+one(struct world *w, uint32_t kind, uint64_t n, uint32_t root, uint32_t dtype, uint32_t reduce, bool in_place)
+{
+	struct arrays a = { .kind = kind, .size = w->size, .root = root, .dtype = dtype, .reduce = reduce, .n = n };
+	struct ist_coll_args args[WORLD_MAX];
+	struct ist_req *reqs[WORLD_MAX];
+	struct ist_error err;
+	ist_err e;
+
+	make(&a);
+	args_of(&a, in_place, args);
+	world_submit(w, kind, args, reqs);
+	ist_error_init(&err);
+	e = world_wait(w, reqs, &err);
+	if (e)
+		fail_msg("kind %u, %u ranks, n %llu: %s: %s", kind, w->size, (unsigned long long)n, ist_err_name(e), err.detail);
+	for (uint32_t r = 0; r < w->size; r++) {
+		const char *got = in_place ? a.src[r] : a.dst[r];
+
+		if (memcmp(got, a.want[r], a.dst_bytes[r]))
+			fail_msg("kind %u, %u ranks, n %llu, root %u, dtype %u, reduce %u: wrong on rank %u", kind, w->size, (unsigned long long)n,
+				root, dtype, reduce, r);
+	}
+	unmake(&a);
+}
+
+static const uint32_t all_sizes[] = { 1, 2, 3, 4, 7, 8 };
+
+static const uint32_t moves[] = { IST_OP_BROADCAST, IST_OP_ALL_GATHER, IST_OP_GATHER, IST_OP_SCATTER, IST_OP_ALL_TO_ALL };
+
+static void
+all_kinds(struct world *w, uint64_t most)
+{
+	static const uint64_t ns[] = { 0, 1, 3, 64, 1001, 32 * 1024, 32 * 1024 + 1, 256 * 1024, 3 * 256 * 1024 + 5, 1536 * 1024 + 1 };
+
+	for (size_t i = 0; i < sizeof(ns) / sizeof(ns[0]) && ns[i] <= most; i++) {
+		uint64_t n = ns[i];
+
+		for (size_t k = 0; k < sizeof(moves) / sizeof(moves[0]); k++)
+			one(w, moves[k], n, (uint32_t)(next() % w->size), 0, 0, false);
+		one(w, IST_OP_ALL_REDUCE, n * 4, 0, IST_I32, IST_SUM, false);
+		one(w, IST_OP_ALL_REDUCE, n * 2, 0, IST_BF16, IST_SUM, true);
+		one(w, IST_OP_REDUCE_SCATTER, n * 4, 0, IST_F32, IST_SUM, false);
+		one(w, IST_OP_BARRIER, 0, 0, 0, 0, false);
+	}
+}
+
+static void
+collectives_equal_a_plain_loop(void **state)
+{
+	(void)state;
+	for (size_t s = 0; s < sizeof(all_sizes) / sizeof(all_sizes[0]); s++) {
+		struct world w;
+
+		world_open(&w, all_sizes[s], NULL, 0);
+		all_kinds(&w, all_sizes[s] > 4 ? 256 * 1024 : all_sizes[s] == 3 ? UINT64_MAX : 1024 * 1024);
+		assert_true(world_close(&w));
+	}
+}
+
+static void
+every_dtype_and_reduction(void **state)
+{
+	static const uint32_t dtypes[] = { IST_U8, IST_I32, IST_I64, IST_F16, IST_BF16, IST_F32, IST_F64 };
+	struct world w;
+
+	(void)state;
+	world_open(&w, 3, NULL, 0);
+	for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); d++)
+		for (uint32_t reduce = IST_SUM; reduce <= IST_MAX; reduce++) {
+			uint32_t elem = ist__elem_bytes(dtypes[d]);
+
+			one(&w, IST_OP_ALL_REDUCE, 7 * elem, 0, dtypes[d], reduce, true);
+			one(&w, IST_OP_ALL_REDUCE, 50001 * elem, 0, dtypes[d], reduce, false);
+			one(&w, IST_OP_REDUCE_SCATTER, 1001 * elem, 0, dtypes[d], reduce, false);
+		}
+	assert_true(world_close(&w));
+}
+
+/* Roots all around, and few elements for many ranks. */
+static void
+every_root(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_open(&w, 7, NULL, 0);
+	for (uint32_t root = 0; root < 7; root++) {
+		one(&w, IST_OP_BROADCAST, 100, root, 0, 0, false);
+		one(&w, IST_OP_BROADCAST, 600 * 1024, root, 0, 0, false);
+		one(&w, IST_OP_GATHER, 100, root, 0, 0, false);
+		one(&w, IST_OP_SCATTER, 100, root, 0, 0, false);
+		one(&w, IST_OP_ALL_REDUCE, root, 0, IST_U8, IST_SUM, false);
+	}
+	assert_true(world_close(&w));
+}
+
+static void
+over_backends_of_every_temper(void **state)
+{
+	static const struct mem_options tempers[] = {
+		{ .serial = true },
+		{ .serial = true, .slice = 10000 },
+		{ .max_tasks = 1 },
+		{ .max_ops = 2, .max_tasks = 2, .serial = true },
+		{ .slice = 4096, .no_fd = true },
+		{ .native = 1u << IST_OP_BROADCAST },
+		{ .native = 1u << IST_OP_BROADCAST | 1u << IST_OP_ALL_REDUCE | 1u << IST_OP_BARRIER | 1u << IST_OP_ALL_GATHER }, /* three refused */
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(tempers) / sizeof(tempers[0]); i++)
+		for (uint32_t size = 2; size <= 5; size += size == 3 ? 2 : 1) {
+			struct world w;
+
+			world_open(&w, size, &tempers[i], 0);
+			all_kinds(&w, size == 3 ? 1024 * 1024 : 33 * 1024);
+			assert_true(world_close(&w));
+		}
+}
+
+/* Many at once, of all kinds: order within the line, and nothing mixed up. */
+static void
+many_in_flight(void **state)
+{
+	enum { MANY = 400, SIZE = 4 };
+	static struct arrays a[MANY];
+	static struct ist_req *reqs[MANY][WORLD_MAX];
+	static const uint32_t kinds[] = { IST_OP_BROADCAST, IST_OP_ALL_GATHER, IST_OP_ALL_REDUCE, IST_OP_ALL_TO_ALL, IST_OP_REDUCE_SCATTER,
+		IST_OP_GATHER, IST_OP_SCATTER };
+	struct world w;
+
+	(void)state;
+	world_open(&w, SIZE, NULL, 0);
+	for (int i = 0; i < MANY; i++) {
+		struct ist_coll_args args[WORLD_MAX];
+
+		a[i] = (struct arrays){ .kind = kinds[next() % 7], .size = SIZE, .root = next() % SIZE, .dtype = IST_I32, .reduce = IST_SUM,
+			.n = next() % 3000 * 4 };
+		make(&a[i]);
+		args_of(&a[i], false, args);
+		world_submit(&w, a[i].kind, args, reqs[i]);
+	}
+	for (int i = 0; i < MANY; i++) {
+		assert_int_equal(world_wait(&w, reqs[i], NULL), IST_OK);
+		for (uint32_t r = 0; r < SIZE; r++)
+			assert_memory_equal(a[i].dst[r], a[i].want[r], a[i].dst_bytes[r]);
+		unmake(&a[i]);
+	}
+	assert_true(world_close(&w));
+}
+
+/* The same bits on all ranks and in all runs, with numbers whose sum depends on the order. */
+static void
+sums_have_the_same_bits_everywhere(void **state)
+{
+	enum { COUNT = 20000, SIZE = 5 };
+	static float src[SIZE][COUNT], dst[2][SIZE][COUNT];
+	struct world w;
+
+	(void)state;
+	for (int r = 0; r < SIZE; r++)
+		for (int i = 0; i < COUNT; i++)
+			src[r][i] = (float)next() / (float)(1 + next() % 100000) * (next() % 2 ? 1.0f : -1.0f);
+	world_open(&w, SIZE, NULL, 0);
+	for (int count = 1000; count <= COUNT; count += COUNT - 1000)
+		for (int run = 0; run < 2; run++) {
+			struct ist_coll_args args[WORLD_MAX];
+			struct ist_req *reqs[WORLD_MAX];
+
+			for (int r = 0; r < SIZE; r++)
+				args[r] = (struct ist_coll_args){ .struct_size = sizeof(args[r]), .dtype = IST_F32, .reduce = IST_SUM,
+					.src = { .addr = src[r], .bytes = (uint64_t)count * 4 }, .dst = { .addr = dst[run][r], .bytes = (uint64_t)count * 4 } };
+			world_submit(&w, IST_OP_ALL_REDUCE, args, reqs);
+			assert_int_equal(world_wait(&w, reqs, NULL), IST_OK);
+			for (int r = 0; r < SIZE; r++)
+				assert_memory_equal(dst[run][r], dst[0][0], (size_t)count * 4);
+		}
+	assert_true(world_close(&w));
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(collectives_equal_a_plain_loop),
+		cmocka_unit_test(every_dtype_and_reduction),
+		cmocka_unit_test(every_root),
+		cmocka_unit_test(over_backends_of_every_temper),
+		cmocka_unit_test(many_in_flight),
+		cmocka_unit_test(sums_have_the_same_bits_everywhere),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * bench_update.c - whole updates: the first rank is the source, the others take each tensor into a place of its own.
+ */
+#include "bench.h"
+#include "fill.h"
+#include "layout.h"
+#include "value.h"
+
+#include <isthmus/sync.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct update {
+	struct layout layout;
+	struct ist_tensor *tensors;
+	uint8_t *memory;
+	struct ist_checkpoint *ck;
+	struct ist_sink *sink;
+	struct ist_sync *sync;
+	double register_s, gather_s, *update_s;
+	struct ist_report report;
+};
+
+/* Live memory in the layout, as a trainer has it. */
+static int
+make_source(struct bench *b, struct update *u)
+{
+	const struct options *o = &b->cli->o;
+	const struct model *model = layout_model((uint32_t)option_number(o, OPT_LAYOUT, 0));
+	uint64_t at = 0, layers = option_given(o, OPT_LAYERS) ? option_number(o, OPT_LAYERS, 0) : option_given(o, OPT_LAYOUT) ? model->layers : 1;
+	struct ist_error err;
+
+	if (!layout_of_model(&u->layout, model, layers > model->layers ? model->layers : layers))
+		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "list of tensors");
+	u->tensors = calloc(u->layout.n, sizeof(*u->tensors));
+	u->memory = bench_buffer(u->layout.bytes);
+	if (!u->tensors || !u->memory)
+		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)u->layout.bytes);
+	for (uint64_t i = 0; i < u->layout.n; at += u->layout.tensors[i++].bytes) {
+		const struct layout_tensor *t = &u->layout.tensors[i];
+
+		u->tensors[i] = (struct ist_tensor){ .struct_size = sizeof(u->tensors[i]), .rank = t->rank, .name = t->name, .dtype = t->dtype,
+			.shape = { t->shape[0], t->shape[1] }, .bytes = t->bytes, .addr = u->memory + at };
+	}
+	ist_error_init(&err);
+	return ist_checkpoint_from_tensors(b->s.env, u->tensors, u->layout.n, &u->ck, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+static int
+open_end(struct bench *b, struct update *u)
+{
+	const char *path = option_text(&b->cli->o, OPT_CHECKPOINT, NULL);
+	struct ist_error err;
+
+	ist_error_init(&err);
+	if (b->s.rank)
+		return ist_sink_open(b->s.env, "mem:", 0, &u->sink, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+	if (path)
+		return ist_checkpoint_open(b->s.env, path, NULL, &u->ck, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+	return make_source(b, u);
+}
+
+static int
+prepare(struct bench *b, struct update *u)
+{
+	struct ist_sync_args args = { .struct_size = sizeof(args), .bucket_bytes = option_number(&b->cli->o, OPT_BUCKET, 0) };
+	struct ist_error err;
+	int64_t start = now_ns();
+	ist_err code;
+
+	ist_error_init(&err);
+	code = ist_sync_new(b->s.group, &args, &u->sync, &err);
+	if (code == IST_OK)
+		code = u->ck ? ist_sync_source(u->sync, u->ck, 0, 0, &err) : ist_sync_sink(u->sync, u->sink, &err);
+	u->register_s = seconds_since(start);
+	if (code == IST_OK && bench_barrier(b) != EXIT_DONE)
+		return EXIT_FAILED;
+	start = now_ns();
+	if (code == IST_OK)
+		code = ist_sync_gather(u->sync, cli_left_ns(b->cli), &err);
+	u->gather_s = seconds_since(start);
+	return code ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+static int
+update_once(struct bench *b, struct update *u, double *seconds)
+{
+	struct ist_update_args args = { .struct_size = sizeof(args), .timeout_ns = cli_left_ns(b->cli) };
+	int status = bench_barrier(b);
+	int64_t start = now_ns();
+	struct ist_error err;
+
+	ist_error_init(&err);
+	u->report = (struct ist_report){ .struct_size = sizeof(u->report) };
+	if (status == EXIT_DONE && ist_sync_update(u->sync, &args, &u->report, &err))
+		status = cli_fail(b->cli, &err);
+	return status == EXIT_DONE ? bench_slowest(b, seconds_since(start), seconds) : status;
+}
+
+static int
+run(struct bench *b, struct update *u)
+{
+	double first = 0, slow;
+	int status = open_end(b, u);
+
+	if (status == EXIT_DONE)
+		status = bench_barrier(b);
+	if (status == EXIT_DONE)
+		status = prepare(b, u);
+	if (status == EXIT_DONE)
+		status = update_once(b, u, &first);
+	for (uint32_t i = 0; status == EXIT_DONE && i < b->repeat; i++)
+		status = update_once(b, u, &u->update_s[i]);
+	if (status == EXIT_DONE)
+		status = bench_slowest(b, u->register_s, &slow);
+	if (status == EXIT_DONE) {
+		bench_add(b, "register", 0, &slow, 1, 0);
+		status = bench_slowest(b, u->gather_s, &slow);
+	}
+	if (status == EXIT_DONE) {
+		bench_add(b, "gather", 0, &slow, 1, 0);
+		bench_add(b, "update, first", u->report.bytes, &first, 1, b->copy_gbps);
+		bench_add(b, "update", u->report.bytes, u->update_s, b->repeat, b->copy_gbps);
+	}
+	return status;
+}
+
+int
+bench_update(struct bench *b)
+{
+	struct update u = { .update_s = calloc(b->repeat, sizeof(double)) };
+	int status;
+
+	if (b->s.world < 2)
+		status = cli_usage(b->cli, "update needs at least 2 ranks");
+	else
+		status = u.update_s ? bench_copy_limit(b, 64 << 20) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	if (status == EXIT_DONE)
+		status = run(b, &u);
+	if (u.sync)
+		ist_sync_free(u.sync);
+	if (u.sink)
+		ist_sink_free(u.sink);
+	if (u.ck)
+		ist_checkpoint_free(u.ck);
+	layout_free(&u.layout);
+	free(u.tensors);
+	free(u.memory);
+	free(u.update_s);
+	return status;
+}

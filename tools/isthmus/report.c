@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * report.c - how this program speaks: messages and errors on stderr, one document on stdout with --json.
+ */
+#include "cli.h"
+#include "progress.h"
+#include "value.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static const char *const level_names[] = { "error", "warning", "info", "debug", "trace" };
+
+static void
+line(const struct cli *cli, int32_t level, const char *text)
+{
+	bool bare = level == IST_LOG_INFO;
+
+	progress_hide();
+	fprintf(stderr, "isthmus%s%s%s%s: %s%s%s\n", cli->verb ? " " : "", cli->verb ? cli->verb->name : "", cli->who[0] ? " " : "",
+		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", text);
+}
+
+void
+cli_say(const struct cli *cli, int32_t level, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	if (level > cli->log_level)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	line(cli, level, text);
+}
+
+void
+cli_log_sink(void *ctx, int32_t level, const char *msg)
+{
+	const struct cli *cli = ctx;
+
+	if (level >= IST_LOG_ERROR && level <= IST_LOG_TRACE && level <= cli->log_level)
+		line(cli, level, msg);
+}
+
+json_t *
+json_u64(uint64_t v)
+{
+	return json_integer((json_int_t)(v > INT64_MAX ? INT64_MAX : v));
+}
+
+json_t *
+json_text(const char *text)
+{
+	json_t *t = json_string(text ? text : "");
+	char clean[4096];
+	size_t n = 0;
+
+	if (t)
+		return t;
+	/* not UTF-8, say a path: what is outside ASCII becomes '?' */
+	for (; text[n] && n + 1 < sizeof(clean); n++)
+		clean[n] = (unsigned char)text[n] < 0x80 ? text[n] : '?';
+	clean[n] = 0;
+	return json_string(clean);
+}
+
+static json_t *
+text_or_null(const char *text)
+{
+	return text[0] ? json_text(text) : json_null();
+}
+
+static const char *
+scope_name(uint32_t scope)
+{
+	static const char *const names[] = { "call", "peer", "group", "backend" };
+
+	return scope < 4 ? names[scope] : "call";
+}
+
+static json_t *
+error_document(const struct ist_error *err)
+{
+	json_t *ranks = json_array(), *per_rank = json_array();
+
+	for (uint32_t i = 0; i < err->n_ranks && i < IST_ERROR_RANKS; i++)
+		json_array_append_new(ranks, json_integer(err->ranks[i]));
+	for (uint32_t i = 0; i < err->n_per_rank && i < IST_ERROR_RANKS; i++)
+		json_array_append_new(per_rank,
+			json_pack("{s:i,s:s}", "rank", (int)err->per_rank[i].rank, "code", ist_err_name(err->per_rank[i].code)));
+	return json_pack("{s:{s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}}", "error", "code", ist_err_name(err->code), "scope",
+		scope_name(err->scope), "op", text_or_null(err->op), "ranks", ranks, "tensor", text_or_null(err->tensor), "bucket",
+		err->bucket == IST_NO_BUCKET ? json_null() : json_u64(err->bucket), "errno",
+		err->sys ? json_integer(err->sys) : json_null(), "next", text_or_null(err->next), "detail", text_or_null(err->detail),
+		"per_rank", per_rank);
+}
+
+int
+cli_print(json_t *doc)
+{
+	json_t *out = json_pack("{s:i}", "schema", 1);
+	int bad = !doc || !out || json_object_update(out, doc) || json_dumpf(out, stdout, JSON_INDENT(0));
+
+	bad |= putchar('\n') == EOF;
+	bad |= fflush(stdout) != 0;
+	json_decref(out);
+	json_decref(doc);
+	return bad ? EXIT_FAILED : EXIT_DONE;
+}
+
+static void
+tell_ranks(const struct ist_error *err)
+{
+	if (err->n_ranks) {
+		fputs("  ranks:  ", stderr);
+		for (uint32_t i = 0; i < err->n_ranks && i < IST_ERROR_RANKS; i++)
+			fprintf(stderr, "%s%u", i ? ", " : "", err->ranks[i]);
+		fputc('\n', stderr);
+	}
+	for (uint32_t i = 0; i < err->n_per_rank && i < IST_ERROR_RANKS; i++)
+		fprintf(stderr, "  rank %u: %s\n", err->per_rank[i].rank, ist_err_name(err->per_rank[i].code));
+}
+
+static void
+tell_error(const struct cli *cli, const struct ist_error *err)
+{
+	char text[512];
+
+	snprintf(text, sizeof(text), "%s: %s", ist_err_name(err->code), ist_err_text(err->code));
+	line(cli, IST_LOG_ERROR, text);
+	if (err->detail[0])
+		fprintf(stderr, "  %s\n", err->detail);
+	tell_ranks(err);
+	if (err->tensor[0])
+		fprintf(stderr, "  tensor: %s\n", err->tensor);
+	if (err->bucket != IST_NO_BUCKET)
+		fprintf(stderr, "  bucket: %llu\n", (unsigned long long)err->bucket);
+	if (err->op[0])
+		fprintf(stderr, "  while:  %s\n", err->op);
+	if (err->next[0])
+		fprintf(stderr, "  next:   %s\n", err->next);
+	if (cli->json)
+		cli_print(error_document(err));
+}
+
+int
+cli_fail(const struct cli *cli, const struct ist_error *err)
+{
+	tell_error(cli, err);
+	switch (err->code) {
+	case IST_TIMEOUT:
+		return EXIT_DEADLINE;
+	case IST_DIGEST:
+	case IST_INCOMPLETE:
+		return EXIT_VERIFY;
+	default:
+		return EXIT_FAILED;
+	}
+}
+
+int
+cli_fail_argument(const struct cli *cli, const struct ist_error *err)
+{
+	int status = cli_fail(cli, err);
+
+	return (err->code == IST_INVALID_ARGUMENT || err->code == IST_BAD_CONFIG) && err->n_ranks == 0 ? EXIT_USAGE : status;
+}
+
+static void
+fill(struct ist_error *err, ist_err code, const char *op)
+{
+	ist_error_init(err);
+	err->code = code;
+	err->scope = ist_err_scope(code);
+	snprintf(err->op, sizeof(err->op), "%s", op ? op : "");
+	snprintf(err->next, sizeof(err->next), "%s", ist_err_next(code));
+}
+
+int
+cli_fail_code(const struct cli *cli, ist_err code, const char *op, const char *fmt, ...)
+{
+	struct ist_error err;
+	va_list ap;
+
+	fill(&err, code, op);
+	va_start(ap, fmt);
+	vsnprintf(err.detail, sizeof(err.detail), fmt, ap);
+	va_end(ap);
+	return cli_fail(cli, &err);
+}
+
+int
+cli_fail_sys(const struct cli *cli, ist_err code, int sys, const char *op, const char *fmt, ...)
+{
+	struct ist_error err;
+	size_t n;
+	va_list ap;
+
+	fill(&err, code, op);
+	va_start(ap, fmt);
+	vsnprintf(err.detail, sizeof(err.detail), fmt, ap);
+	va_end(ap);
+	n = strlen(err.detail);
+	snprintf(err.detail + n, sizeof(err.detail) - n, ": %s (%s)", strerror(sys), strerrorname_np(sys));
+	err.sys = sys;
+	return cli_fail(cli, &err);
+}
+
+int
+cli_usage(const struct cli *cli, const char *fmt, ...)
+{
+	struct ist_error err;
+	va_list ap;
+
+	fill(&err, IST_INVALID_ARGUMENT, cli->verb ? cli->verb->name : "isthmus");
+	snprintf(err.next, sizeof(err.next), "see 'isthmus %s%s--help'", cli->verb ? cli->verb->name : "", cli->verb ? " " : "");
+	va_start(ap, fmt);
+	vsnprintf(err.detail, sizeof(err.detail), fmt, ap);
+	va_end(ap);
+	tell_error(cli, &err);
+	return EXIT_USAGE;
+}
