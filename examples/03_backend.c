@@ -6,7 +6,7 @@
  *     isthmus check ./wire.so          what is native, what the core composes, what is wrong
  *     isthmus push DIR --backend ./wire.so ...
  *
- * Options: listen=A.B.C.D, the address to be reached at (127.0.0.1). The bytes travel as they are: for a trusted network.
+ * Option: listen=A.B.C.D, the address to be reached at (127.0.0.1). The bytes travel as they are: for a trusted network.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,10 +25,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECE = 256 << 10, SLICE_NS = 1000000, MAGIC = 0x57495245 };
+enum { PIECE = 256 << 10, SLICE_NS = 1000000, GUEST_NS = 1000000000, MAGIC = 0x57495245, RANKS_MAX = 4096 };
+#define REFUSED(flags) (((flags) & IST_MUST) && ((flags) & ~IST_MUST)) /* else an unknown flag is ignored */
 
 struct offer { uint32_t magic, ip, port, reserved; uint8_t cookie[16]; }; /* ip and port in network order */
-struct hello { uint32_t magic, rank; uint8_t cookie[16]; };                /* the first bytes of a connection, to who listens */
+struct hello { uint32_t magic, rank; uint8_t cookie[16]; };               /* what who dials says first */
 struct header { uint64_t seq, bytes; };
 
 struct part { /* one operation */
@@ -38,34 +39,29 @@ struct part { /* one operation */
 	struct header head;
 	uint64_t at; /* bytes moved, the header among them */
 };
-
 struct ist_task {
 	struct ist_task *next;
-	uint64_t left, moved, n;
-	uint32_t state, rank;
+	uint64_t n, left, moved;
+	uint32_t state;
 	ist_err result;
-	const char *text;
 	struct part parts[];
 };
-
 struct queue { struct part *first, **last; };
-
 struct peer { /* in and out are one socket, or the two ends of a pair where the peer is this rank */
 	struct queue send, recv;
 	int in, out;
 	uint32_t watched; /* epoll events asked for */
+	int silent;       /* we dialled and have not said hello yet */
 	struct hello hello;
-	uint32_t said; /* bytes of hello sent */
 };
 
 struct ist_chan {
 	const struct ist_host *host;
 	struct ist_task *tasks, *connecting;
 	uint32_t rank, size, linked, broken_rank;
-	int64_t deadline_ns;
-	int listener, epoll, wake;
+	int64_t deadline_ns, guest_until_ns;
+	int listener, epoll, wake, guest; /* guest: a caller that has not said who it is, one at a time */
 	struct offer mine;
-	struct { int fd; struct hello hello; uint32_t heard; int64_t until_ns; } guest; /* one at a time, until it has said who it is */
 	uint64_t moved, ended;
 	ist_err broken;
 	const char *broken_text;
@@ -105,30 +101,27 @@ wire_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_p
 static void
 end(struct ist_chan *c, struct ist_task *task, ist_err result)
 {
-	if (task->state == IST_DONE)
-		return;
+	c->ended += task->state != IST_DONE;
+	task->result = task->state == IST_DONE ? task->result : result;
 	task->state = IST_DONE;
-	if (!task->result)
-		task->result = result;
-	c->ended++;
 }
 
 static struct ist_task *
 task_new(struct ist_chan *c, uint64_t n)
 {
-	struct ist_task *task = n > UINT32_MAX ? NULL : c->host->alloc(c->host->ctx, sizeof(*task) + n * sizeof(struct part), 16, IST_MEM_HOST, -1);
+	size_t bytes = sizeof(struct ist_task) + n * sizeof(struct part);
+	struct ist_task *task = n > UINT32_MAX ? NULL : c->host->alloc(c->host->ctx, bytes, 16, IST_MEM_HOST, -1);
 
 	if (!task)
 		return NULL;
-	memset(task, 0, sizeof(*task) + n * sizeof(struct part));
+	memset(task, 0, bytes);
 	task->n = task->left = n;
-	task->rank = IST_NO_RANK;
 	task->next = c->tasks;
 	c->tasks = task;
 	return task;
 }
 
-/* A connection or the order on it is lost: nothing more can be trusted here. */
+/* A connection, or the order on it, is lost: nothing more can be trusted here. */
 static void
 break_down(struct ist_chan *c, ist_err e, uint32_t rank, const char *text)
 {
@@ -138,17 +131,14 @@ break_down(struct ist_chan *c, ist_err e, uint32_t rank, const char *text)
 	c->broken_rank = rank;
 	c->broken_text = text;
 	for (struct ist_task *t = c->tasks; t; t = t->next)
-		if (t->state != IST_DONE) {
-			t->rank = rank;
-			t->text = text;
-			end(c, t, e);
-		}
+		end(c, t, e);
 }
 
 static ist_err
 listen_at(struct ist_chan *c, const char *ip, struct ist_status *why)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET };
+	struct epoll_event in = { .events = EPOLLIN };
 	socklen_t n = sizeof(a);
 
 	if (inet_pton(AF_INET, ip, &a.sin_addr) != 1)
@@ -156,14 +146,11 @@ listen_at(struct ist_chan *c, const char *ip, struct ist_status *why)
 	c->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	c->epoll = epoll_create1(EPOLL_CLOEXEC);
 	c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (c->listener < 0 || c->epoll < 0 || c->wake < 0 || bind(c->listener, (struct sockaddr *)&a, sizeof(a)) ||
-	    listen(c->listener, 64) || getsockname(c->listener, (struct sockaddr *)&a, &n))
+	if (c->listener < 0 || c->epoll < 0 || c->wake < 0 || bind(c->listener, (struct sockaddr *)&a, n) || listen(c->listener, 64) ||
+	    getsockname(c->listener, (struct sockaddr *)&a, &n) || epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &in))
 		return say(why, IST_IO, errno, "no socket to listen on");
 	c->mine = (struct offer){ .magic = MAGIC, .ip = a.sin_addr.s_addr, .port = a.sin_port };
-	if (getrandom(c->mine.cookie, sizeof(c->mine.cookie), 0) != sizeof(c->mine.cookie) ||
-	    epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->wake, &(struct epoll_event){ .events = EPOLLIN }))
-		return say(why, IST_IO, errno, "no randomness or no epoll");
-	return IST_OK;
+	return getrandom(c->mine.cookie, 16, 0) == 16 ? IST_OK : say(why, IST_IO, errno, "no randomness");
 }
 
 static ist_err wire_close(struct ist_chan *c, struct ist_status *why);
@@ -171,38 +158,34 @@ static ist_err wire_close(struct ist_chan *c, struct ist_status *why);
 static ist_err
 wire_open(void *self, const struct ist_host *host, const struct ist_open *args, struct ist_chan **out, struct ist_status *why)
 {
-	const char *ip = args->options && *args->options ? args->options : "listen=127.0.0.1";
-	struct ist_chan *c;
-	ist_err e;
+	const char *option = args->options && *args->options ? args->options : "listen=127.0.0.1";
+	size_t bytes = sizeof(struct ist_chan) + args->size * sizeof(struct peer);
 
 	(void)self;
-	if ((args->flags & IST_MUST) && (args->flags & ~IST_MUST))
-		return say(why, IST_UNSUPPORTED, 0, "an unknown flag of open");
-	if (strncmp(ip, "listen=", 7) != 0)
+	if (REFUSED(args->flags) || args->size == 0 || args->size > RANKS_MAX || args->rank >= args->size)
+		return say(why, IST_UNSUPPORTED, 0, "an unknown flag, or not a group of 1 to 4096");
+	if (strncmp(option, "listen=", 7) != 0)
 		return say(why, IST_BAD_CONFIG, 0, "the only option is listen=A.B.C.D");
-	if (args->size == 0 || args->size > 4096 || args->rank >= args->size)
-		return say(why, IST_UNSUPPORTED, 0, "groups of 1 to 4096");
-	c = host->alloc(host->ctx, sizeof(*c) + args->size * sizeof(struct peer), 16, IST_MEM_HOST, -1);
+	struct ist_chan *c = host->alloc(host->ctx, bytes, 16, IST_MEM_HOST, -1);
 	if (!c)
 		return IST_NO_MEMORY;
-	memset(c, 0, sizeof(*c) + args->size * sizeof(struct peer));
+	memset(c, 0, bytes);
 	c->host = host;
 	c->rank = args->rank;
 	c->size = args->size;
 	c->deadline_ns = args->deadline_ns;
-	c->listener = c->epoll = c->wake = c->guest.fd = -1;
-	for (uint32_t i = 0; i < c->size; i++) {
-		c->peers[i].in = c->peers[i].out = -1;
-		c->peers[i].send.last = &c->peers[i].send.first;
-		c->peers[i].recv.last = &c->peers[i].recv.first;
+	c->listener = c->epoll = c->wake = c->guest = -1;
+	for (struct peer *p = c->peers; p < c->peers + c->size; p++) {
+		p->in = p->out = -1;
+		p->send.last = &p->send.first;
+		p->recv.last = &p->recv.first;
 	}
-	e = listen_at(c, ip + 7, why);
-	if (e) {
+	ist_err e = listen_at(c, option + 7, why);
+	if (e)
 		wire_close(c, why);
-		return e;
-	}
-	*out = c;
-	return IST_OK;
+	else
+		*out = c;
+	return e;
 }
 
 static ist_err
@@ -219,119 +202,107 @@ wire_offer(struct ist_chan *c, struct ist_wire *mine, struct ist_task **out, str
 	return IST_OK;
 }
 
-/* Ranks below ours listen, we dial; a dialled connection says hello first, so that a stranger's is told apart. */
-static ist_err
-dial(struct ist_chan *c, uint32_t rank, const struct offer *to)
+/* Ranks below ours listen, we dial; the cookie tells us from a stranger. */
+static int
+dial(struct ist_chan *c, struct peer *p, const struct offer *to)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = (in_port_t)to->port, .sin_addr.s_addr = to->ip };
-	struct peer *p = &c->peers[rank];
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-	if (fd < 0)
-		return IST_IO;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)); /* small messages don't wait for more */
-	p->in = p->out = fd;
+	p->in = p->out = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	p->hello = (struct hello){ .magic = MAGIC, .rank = c->rank };
+	p->silent = 1;
 	memcpy(p->hello.cookie, to->cookie, sizeof(to->cookie));
-	return connect(fd, (struct sockaddr *)&a, sizeof(a)) && errno != EINPROGRESS ? IST_IO : IST_OK;
+	return p->in >= 0 && (!connect(p->in, (struct sockaddr *)&a, sizeof(a)) || errno == EINPROGRESS);
 }
 
 static ist_err
 wire_connect(struct ist_chan *c, const struct ist_connect *args, struct ist_task **out, struct ist_status *why)
 {
-	struct offer offers;
+	struct offer theirs;
 	int pair[2];
 
-	if (args->size != c->size)
-		return say(why, IST_INVALID_ARGUMENT, 0, "another size than at open");
 	for (uint32_t i = 0; i < c->size; i++) { /* all of it before anything is begun: it comes from outside */
-		if (args->all[i].bytes != sizeof(offers) || memcpy(&offers, args->all[i].addr, sizeof(offers)) == NULL || offers.magic != MAGIC) {
-			why->rank = i;
+		why->rank = i;
+		if (args->size != c->size || args->all[i].bytes != sizeof(theirs))
 			return say(why, IST_BAD_FORMAT, 0, "this is not the wire-up of this backend");
-		}
+		memcpy(&theirs, args->all[i].addr, sizeof(theirs));
+		if (theirs.magic != MAGIC)
+			return say(why, IST_BAD_FORMAT, 0, "this is not the wire-up of this backend");
 	}
+	for (uint32_t i = 0; i < c->rank; i++) {
+		memcpy(&theirs, args->all[i].addr, sizeof(theirs));
+		why->rank = i;
+		if (!dial(c, &c->peers[i], &theirs))
+			return say(why, IST_IO, errno, "can't dial a member");
+	}
+	why->rank = IST_NO_RANK;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair))
 		return say(why, IST_IO, errno, "socketpair");
 	c->peers[c->rank].out = pair[0]; /* what we send to ourselves */
 	c->peers[c->rank].in = pair[1];
-	c->peers[c->rank].said = sizeof(struct hello);
 	c->linked = 1;
-	for (uint32_t i = 0; i < c->rank; i++) {
-		memcpy(&offers, args->all[i].addr, sizeof(offers));
-		if (dial(c, i, &offers)) {
-			why->rank = i;
-			return say(why, IST_IO, errno, "can't dial a member");
-		}
-	}
 	epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->listener, &(struct epoll_event){ .events = EPOLLIN });
-	c->connecting = task_new(c, 0);
-	if (!c->connecting)
+	struct ist_task *task = c->connecting = task_new(c, 0);
+	if (!task)
 		return IST_NO_MEMORY;
-	*out = c->connecting;
+	*out = task;
 	return IST_OK;
 }
 
-/* Takes callers one after the other; the wrong cookie is shown the door. */
+/* Takes callers one after the other; who has no cookie, or says nothing for a second, is shown the door. */
 static void
-accept_guests(struct ist_chan *c)
+receive_guests(struct ist_chan *c)
 {
-	for (int i = 0; i < 64 && c->linked < c->size; i++) {
-		if (c->guest.fd < 0) {
-			c->guest.fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-			c->guest.heard = 0;
-			c->guest.until_ns = now() + 1000000000;
-			if (c->guest.fd < 0)
+	struct hello h;
+
+	for (int i = 0; i < 64; i++) {
+		if (c->guest < 0) {
+			c->guest = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+			c->guest_until_ns = now() + GUEST_NS;
+			if (c->guest < 0)
 				return;
-			epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->guest.fd, &(struct epoll_event){ .events = EPOLLIN });
+			epoll_ctl(c->epoll, EPOLL_CTL_ADD, c->guest, &(struct epoll_event){ .events = EPOLLIN });
 		}
-		ssize_t n = recv(c->guest.fd, (char *)&c->guest.hello + c->guest.heard, sizeof(struct hello) - c->guest.heard, 0);
+		ssize_t n = recv(c->guest, &h, sizeof(h), MSG_PEEK);
 
-		if (n < 0 && (errno == EAGAIN || errno == EINTR) && now() < c->guest.until_ns)
+		if (n != 0 && n != sizeof(h) && now() < c->guest_until_ns)
 			return;
-		if (n > 0 && (c->guest.heard += (uint32_t)n) < sizeof(struct hello))
-			continue;
-		uint32_t r = c->guest.hello.rank;
-
-		epoll_ctl(c->epoll, EPOLL_CTL_DEL, c->guest.fd, NULL);
-		if (n <= 0 || c->guest.hello.magic != MAGIC || r <= c->rank || r >= c->size || c->peers[r].in >= 0 ||
-		    memcmp(c->guest.hello.cookie, c->mine.cookie, sizeof(c->mine.cookie)) != 0) {
-			close(c->guest.fd);
-		} else {
-			setsockopt(c->guest.fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-			c->peers[r].in = c->peers[r].out = c->guest.fd;
-			c->peers[r].said = sizeof(struct hello);
+		epoll_ctl(c->epoll, EPOLL_CTL_DEL, c->guest, NULL);
+		if (n == sizeof(h) && h.magic == MAGIC && h.rank > c->rank && h.rank < c->size && c->peers[h.rank].in < 0 &&
+		    memcmp(h.cookie, c->mine.cookie, sizeof(h.cookie)) == 0 && recv(c->guest, &h, sizeof(h), 0) == sizeof(h)) {
+			c->peers[h.rank].in = c->peers[h.rank].out = c->guest;
 			c->linked++;
+		} else {
+			close(c->guest);
 		}
-		c->guest.fd = -1;
+		c->guest = -1;
 	}
-}
-
-static void
-say_hello(struct ist_chan *c, uint32_t rank)
-{
-	struct peer *p = &c->peers[rank];
-	ssize_t n = send(p->out, (char *)&p->hello + p->said, sizeof(struct hello) - p->said, MSG_NOSIGNAL);
-
-	if (n > 0 && (p->said += (uint32_t)n) == sizeof(struct hello))
-		c->linked++;
-	else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
-		break_down(c, IST_PEER_LOST, rank, "a member can't be reached");
 }
 
 static void
 go_on_connecting(struct ist_chan *c)
 {
-	for (uint32_t i = 0; i < c->rank && !c->broken; i++)
-		if (c->peers[i].said < sizeof(struct hello))
-			say_hello(c, i);
-	accept_guests(c);
-	if (c->linked == c->size) {
-		end(c, c->connecting, IST_OK);
-		c->connecting = NULL;
-		epoll_ctl(c->epoll, EPOLL_CTL_DEL, c->listener, NULL);
-	} else if (now() > c->deadline_ns) {
-		break_down(c, IST_TIMEOUT, IST_NO_RANK, "members did not connect in time");
+	for (uint32_t i = 0; i < c->rank && !c->broken; i++) {
+		struct peer *p = &c->peers[i];
+		ssize_t n = p->silent ? send(p->out, &p->hello, sizeof(p->hello), MSG_NOSIGNAL) : 0;
+
+		if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOTCONN)
+			break_down(c, IST_PEER_LOST, i, "a member can't be reached");
+		if (n > 0) { /* the first bytes of a connection: all of them or none */
+			p->silent = 0;
+			c->linked++;
+		}
 	}
+	receive_guests(c);
+	if (c->linked < c->size && now() > c->deadline_ns)
+		break_down(c, IST_TIMEOUT, IST_NO_RANK, "members did not connect in time");
+	if (c->linked < c->size || c->broken)
+		return;
+	for (uint32_t i = 0; i < c->size; i++) /* small messages don't wait for more */
+		setsockopt(c->peers[i].out, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
+	epoll_ctl(c->epoll, EPOLL_CTL_DEL, c->listener, NULL);
+	end(c, c->connecting, IST_OK);
+	c->connecting = NULL;
 }
 
 static ist_err
@@ -341,24 +312,21 @@ check(const struct ist_chan *c, const struct ist_op *op, struct ist_status *why)
 
 	if (op->kind != IST_OP_SEND && op->kind != IST_OP_RECV)
 		return say(why, IST_UNSUPPORTED, 0, "only SEND and RECV");
-	if ((op->flags & IST_MUST) && (op->flags & ~IST_MUST))
-		return say(why, IST_UNSUPPORTED, 0, "an unknown flag of an operation");
-	if (buf->mem != IST_MEM_HOST && buf->mem != IST_MEM_PINNED)
-		return say(why, IST_UNSUPPORTED, 0, "only host memory");
+	if (REFUSED(op->flags) || (buf->mem != IST_MEM_HOST && buf->mem != IST_MEM_PINNED))
+		return say(why, IST_UNSUPPORTED, 0, "an unknown flag, or memory that is not the host's");
 	return op->peer >= c->size ? say(why, IST_INVALID_ARGUMENT, 0, "there is no such peer") : IST_OK;
 }
 
 static ist_err
 wire_start(struct ist_chan *c, const struct ist_op *const *ops, uint64_t n, struct ist_task **out, struct ist_status *why)
 {
-	ist_err e = atomic_load(&c->gone) ? atomic_load(&c->gone) : c->broken;
-	struct ist_task *task;
+	ist_err gone = atomic_load(&c->gone), e = gone ? gone : c->broken;
 
 	for (uint64_t i = 0; i < n && !e; i++) /* all of them first: a refusal leaves nothing begun */
 		e = check(c, ops[i], why);
 	if (e)
 		return e;
-	task = task_new(c, n);
+	struct ist_task *task = task_new(c, n);
 	if (!task)
 		return IST_NO_MEMORY;
 	for (uint64_t i = 0; i < n; i++) {
@@ -375,21 +343,20 @@ wire_start(struct ist_chan *c, const struct ist_op *const *ops, uint64_t n, stru
 	return IST_OK;
 }
 
-/* Moves a piece of the oldest part of one direction: the header, then the bytes. False: nothing can be done now. */
+/* Moves a piece of the oldest part of one direction: the header, then the bytes. 0: nothing can be done now. */
 static int
 step(struct ist_chan *c, uint32_t rank, struct queue *q, int sending)
 {
-	struct peer *p = &c->peers[rank];
 	struct part *part = q->first;
 	struct ist_buf *buf = sending ? &part->op.src : &part->op.dst;
 	uint64_t head = sizeof(part->head), left = part->at < head ? head - part->at : head + buf->bytes - part->at;
 	char *at = part->at < head ? (char *)&part->head + part->at : (char *)buf->addr + (part->at - head);
 	size_t want = left < PIECE ? left : PIECE;
-	ssize_t n = left == 0 ? 0 : sending ? send(p->out, at, want, MSG_NOSIGNAL) : recv(p->in, at, want, 0);
+	ssize_t n = sending ? send(c->peers[rank].out, at, want, MSG_NOSIGNAL) : recv(c->peers[rank].in, at, want, 0);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
-	if (n < 0 || (n == 0 && left > 0)) {
+	if (n <= 0) {
 		break_down(c, IST_PEER_LOST, rank, "a member closed its connection");
 		return 0;
 	}
@@ -398,19 +365,17 @@ step(struct ist_chan *c, uint32_t rank, struct queue *q, int sending)
 		c->moved += (uint64_t)n;
 	}
 	part->at += (uint64_t)n;
-	if (!sending && part->at == head && (part->head.seq != part->op.seq || part->head.bytes != buf->bytes)) {
-		int order = part->head.seq != part->op.seq;
-
-		break_down(c, order ? IST_ORDER_MISMATCH : IST_MISMATCH, rank, order ? "seq differs from the sender's" : "bytes differ from the sender's");
-		return 0;
-	}
-	if (part->at == head + buf->bytes) {
-		q->first = part->next;
-		if (!q->first)
-			q->last = &q->first;
-		if (--part->task->left == 0)
-			end(c, part->task, IST_OK);
-	}
+	if (!sending && part->at == head && part->head.seq != part->op.seq)
+		break_down(c, IST_ORDER_MISMATCH, rank, "seq differs from the sender's");
+	else if (!sending && part->at == head && part->head.bytes != buf->bytes)
+		break_down(c, IST_MISMATCH, rank, "bytes differ from the sender's");
+	if (c->broken || part->at < head + buf->bytes)
+		return 1;
+	q->first = part->next;
+	if (!q->first)
+		q->last = &q->first;
+	if (--part->task->left == 0)
+		end(c, part->task, IST_OK);
 	return 1;
 }
 
@@ -418,56 +383,43 @@ static ist_err
 wire_progress(struct ist_chan *c, struct ist_progress *out)
 {
 	int64_t until = now() + SLICE_NS;
-	ist_err gone = atomic_load(&c->gone);
-	uint64_t told;
+	uint64_t woken;
 	int busy = 1;
 
-	if (read(c->wake, &told, sizeof(told)) == sizeof(told))
-		gone = atomic_load(&c->gone);
-	if (gone)
-		break_down(c, gone, IST_NO_RANK, "aborted");
+	if (read(c->wake, &woken, sizeof(woken)) > 0 || atomic_load(&c->gone)) /* emptied before gone is looked at */
+		break_down(c, atomic_load(&c->gone), IST_NO_RANK, "aborted");
 	if (c->connecting && !c->broken)
 		go_on_connecting(c);
-	while (busy && !c->broken && now() < until) {
+	while (busy && !c->connecting && !c->broken && now() < until) {
 		busy = 0;
-		for (uint32_t i = 0; i < c->size && !c->broken && !c->connecting; i++) { /* a piece each way and on: nobody waits for another */
+		for (uint32_t i = 0; i < c->size && !c->broken; i++) { /* a piece each way and on: nobody waits for another */
 			if (c->peers[i].send.first)
 				busy |= step(c, i, &c->peers[i].send, 1);
 			if (!c->broken && c->peers[i].recv.first)
 				busy |= step(c, i, &c->peers[i].recv, 0);
 		}
 	}
-	out->more = busy && !c->broken;
+	out->more = busy && !c->connecting && !c->broken;
 	out->moved = c->moved;
 	out->ended = c->ended;
 	return IST_OK;
 }
 
-static void
-watch(struct ist_chan *c, int fd, uint32_t *watched, uint32_t want)
-{
-	struct epoll_event e = { .events = want };
-
-	if (fd < 0 || *watched == want)
-		return;
-	epoll_ctl(c->epoll, want == 0 ? EPOLL_CTL_DEL : *watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &e);
-	*watched = want;
-}
-
-/* Asks to be woken for what there is to do, and for nothing else: a message that nobody waits for stays where it is. */
+/* Asks to be woken for what there is to do and for nothing else: a message that nobody waits for stays where it is. */
 static ist_err
 wire_arm(struct ist_chan *c, int32_t *fd)
 {
 	for (uint32_t i = 0; i < c->size; i++) {
 		struct peer *p = &c->peers[i];
-		uint32_t out = p->said < sizeof(struct hello) || p->send.first ? EPOLLOUT : 0, in = p->recv.first ? EPOLLIN : 0;
+		uint32_t out = p->silent || p->send.first ? EPOLLOUT : 0, in = p->recv.first ? EPOLLIN : 0, want = c->broken ? 0 : in | out;
+		int how = want == 0 ? EPOLL_CTL_DEL : p->watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
 
-		if (c->broken)
-			in = out = 0;
-		if (i == c->rank && !c->broken && p->send.first && p->recv.first)
+		if (i == c->rank && in && out && !c->broken)
 			return IST_BUSY;
-		if (i != c->rank)
-			watch(c, p->in, &p->watched, in | out);
+		if (i == c->rank || p->in < 0 || p->watched == want)
+			continue;
+		epoll_ctl(c->epoll, how, p->in, &(struct epoll_event){ .events = want });
+		p->watched = want;
 	}
 	*fd = c->epoll;
 	return IST_OK;
@@ -476,14 +428,12 @@ wire_arm(struct ist_chan *c, int32_t *fd)
 static ist_err
 wire_test(struct ist_chan *c, struct ist_task *task, struct ist_status *out)
 {
-	(void)c;
 	out->state = task->state;
 	out->moved = task->moved;
 	if (!task->result)
 		return IST_OK;
-	if (task->rank != IST_NO_RANK)
-		out->rank = task->rank;
-	return say(out, task->result, 0, task->text ? task->text : "");
+	out->rank = c->broken_rank;
+	return say(out, task->result, 0, c->broken_text);
 }
 
 static void
@@ -500,12 +450,18 @@ wire_task_free(struct ist_chan *c, struct ist_task *task)
 static void
 wire_abort(struct ist_chan *c, ist_err why)
 {
-	ist_err none = IST_OK;
 	uint64_t one = 1;
 
-	atomic_compare_exchange_strong(&c->gone, &none, why);
+	atomic_compare_exchange_strong(&c->gone, &(ist_err){ IST_OK }, why); /* the first one counts */
 	if (write(c->wake, &one, sizeof(one)) < 0)
 		return; /* full: it is readable already */
+}
+
+static void
+shut(int fd)
+{
+	if (fd >= 0)
+		close(fd);
 }
 
 static ist_err
@@ -514,17 +470,14 @@ wire_close(struct ist_chan *c, struct ist_status *why)
 	(void)why;
 	if (!c)
 		return IST_OK;
-	for (uint32_t i = 0; i < c->size; i++) {
-		if (c->peers[i].in >= 0)
-			close(c->peers[i].in);
-		if (c->peers[i].out >= 0 && c->peers[i].out != c->peers[i].in)
-			close(c->peers[i].out);
+	for (struct peer *p = c->peers; p < c->peers + c->size; p++) {
+		shut(p->in);
+		shut(p->out != p->in ? p->out : -1);
 	}
-	int own[] = { c->listener, c->epoll, c->wake, c->guest.fd };
-
-	for (int i = 0; i < 4; i++)
-		if (own[i] >= 0)
-			close(own[i]);
+	shut(c->listener);
+	shut(c->epoll);
+	shut(c->wake);
+	shut(c->guest);
 	while (c->tasks)
 		wire_task_free(c, c->tasks);
 	c->host->free(c->host->ctx, c);

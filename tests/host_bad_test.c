@@ -84,7 +84,7 @@ mismatches_are_told(void **state)
 	tasks[1] = begin(&rig.node[1], &b);
 	CHECK(rig_wait(&rig, tasks) == IST_ORDER_MISMATCH);
 	rig_close(&rig);
-	/* another root */
+	/* only one wants a view */
 	char x[8] = "", y[8];
 	rig = shm2;
 	rig_open(&rig);
@@ -334,7 +334,7 @@ lying_segments_do_no_harm(void **state)
 		case 8: board->chunk_at = UINT64_MAX - 4095; board->at = UINT64_MAX - 4095; break;
 		case 9: board->chunk_bytes = UINT64_C(1) << 40; break; /* more than the file has */
 		case 10: board->chunk_at = 1; break;
-		case 11: board->what = board->what ^ 3; break;
+		case 11: board->what = board->what ^ 0x10; break;
 		case 12: board->bytes = UINT64_MAX; break;
 		case 13: board->what = board->what ^ UINT64_C(1) << 32; break;
 		}
@@ -449,10 +449,12 @@ strangers_are_dropped(void **state)
 		poll(NULL, 0, 1);
 	}
 	CHECK(conns_of(chan) == 2); /* the member's, and the newest */
-	CHECK(isthmus_backend_host()->arm(chan, &fd) == IST_OK);
-	struct pollfd p = { .fd = fd, .events = POLLIN };
-	CHECK(poll(&p, 1, 50000) == 1);
-	rig_turn(&rig, 1);
+	for (int i = 0; i < 20 && conns_of(chan) == 2; i++) {
+		CHECK(isthmus_backend_host()->arm(chan, &fd) == IST_OK);
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		CHECK(poll(&p, 1, 50000) == 1);
+		rig_turn(&rig, 1);
+	}
 	CHECK(conns_of(chan) == 1);
 	close(last);
 	for (int i = 0; i < 200; i++)
@@ -600,8 +602,10 @@ abort_wakes_and_ends_all(void **state)
 		b->abort(node->chan, IST_ABORTED); /* the first one's reason stays */
 		CHECK(node_state(node, second, &st) == IST_TIMEOUT);
 		rig_turn(&rig, 1);
-		CHECK(b->arm(node->chan, &fd) == IST_OK);
-		rig_turn(&rig, 1);
+		for (int i = 0; i < 5; i++) { /* what is under way between the two comes to rest */
+			CHECK(b->arm(node->chan, &fd) == IST_OK);
+			rig_turn(&rig, 1);
+		}
 		struct pollfd p = { .fd = fd, .events = POLLIN };
 		CHECK(b->arm(node->chan, &fd) == IST_OK && poll(&p, 1, 0) == 0);
 		b->task_free(node->chan, task);
@@ -722,7 +726,6 @@ memory_is_not_inherited(void **state)
 		_exit(mincore(p, 4096, &there) && mincore(rig.node[0].chan->ctl, 4096, &there) ? 0 : 1);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	/* freed memory is given back, and comes again clean */
-	struct stat { int unused; };
 	isthmus_backend_host()->free(rig.node[0].chan, p);
 	CHECK(mincore(p, 4096, &there));
 	rig_close(&rig);

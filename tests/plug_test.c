@@ -109,6 +109,7 @@ static void
 damaged_files_are_refused(void **state)
 {
 	struct ist_env *env = env_new();
+	static const char text[] = "#!/bin/sh\necho this is no plug-in, though it is long enough to hold an ELF header\n";
 	size_t bytes;
 	char *data = slurp(good, &bytes), *copy = malloc(bytes);
 	uint32_t before = ist_backend_count(env);
@@ -119,7 +120,7 @@ damaged_files_are_refused(void **state)
 	refused(env, folder, "not a regular file");
 	refused(env, "", "empty");
 	refused(env, spill("empty.so", "", 0), "empty");
-	refused(env, spill("text.so", "#!/bin/sh\necho a plug-in this is not, though it is long enough to be taken for an ELF header\n", 96), "no ELF header");
+	refused(env, spill("text.so", text, sizeof(text)), "no ELF header");
 	refused(env, spill("short.so", data, 40), "too short");
 	for (size_t part = 1; part < 10; part++) /* what the loader would die of */
 		refused(env, spill("cut.so", data, bytes * part / 10), "cut short");

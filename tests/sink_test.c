@@ -7,6 +7,8 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/sink.h"
 
+#include "base/memroom.h"
+
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -449,6 +451,54 @@ a_file_size_limit_is_no_signal(void **state)
 	assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* ---- limits of control groups ---- */
+
+static void
+text_at(struct help *h, const char *name, const char *text)
+{
+	help_write(help_path(h, name), text, strlen(text));
+}
+
+static void
+the_tightest_group_counts(void **state)
+{
+	struct help *h = *state;
+	uint64_t limit = 1, room = 2;
+
+	mkdir(help_path(h, "fs"), 0755);
+	mkdir(help_path(h, "fs/a"), 0755);
+	mkdir(help_path(h, "fs/a/b"), 0755);
+	text_at(h, "cgroup", "0::/a/b\n");
+	assert_false(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	text_at(h, "fs/a/b/memory.max", "max\n");
+	assert_false(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	assert_int_equal(limit, 1);
+	text_at(h, "fs/a/memory.max", "1000\n");
+	text_at(h, "fs/a/memory.stat", "anon 100\nfile 700\nkernel 20\nshmem 80\nanon_thp 999\n");
+	assert_true(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	assert_int_equal(limit, 1000);
+	assert_int_equal(room, 800);
+	text_at(h, "fs/a/b/memory.max", "500\n");
+	text_at(h, "fs/a/b/memory.stat", "anon 600\n");
+	assert_true(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	assert_int_equal(limit, 500);
+	assert_int_equal(room, 0);
+	/* the first version, beside an empty second one */
+	mkdir(help_path(h, "fs/memory"), 0755);
+	mkdir(help_path(h, "fs/memory/c"), 0755);
+	text_at(h, "cgroup", "5:cpu:/x\n4:hugetlb,memory:/c\n0::/\n");
+	text_at(h, "fs/memory/c/memory.limit_in_bytes", "9223372036854771712\n");
+	assert_false(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	text_at(h, "fs/memory/c/memory.limit_in_bytes", "4096\n");
+	text_at(h, "fs/memory/c/memory.stat", "rss 7\ntotal_rss 1000\ntotal_shmem 96\n");
+	assert_true(ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room));
+	assert_int_equal(limit, 4096);
+	assert_int_equal(room, 3000);
+	text_at(h, "cgroup", "nonsense\n::\n:\n1:memory\n");
+	ist__memory_room_at(help_path(h, "cgroup"), help_path(h, "fs"), &limit, &room);
+	assert_false(ist__memory_room_at(help_path(h, "nothing"), help_path(h, "fs"), &limit, &room));
+}
+
 /* ---- shared memory ---- */
 
 static void
@@ -704,6 +754,7 @@ main(void)
 		cmocka_unit_test_setup_teardown(what_the_dead_left_is_removed, help_setup, help_teardown),
 		cmocka_unit_test_setup_teardown(no_space_is_said_before_the_first_byte, help_setup, help_teardown),
 		cmocka_unit_test_setup_teardown(a_file_size_limit_is_no_signal, help_setup, help_teardown),
+		cmocka_unit_test_setup_teardown(the_tightest_group_counts, help_setup, help_teardown),
 		cmocka_unit_test_setup_teardown(shm_is_one_file, help_setup, help_teardown),
 		cmocka_unit_test_setup_teardown(mem_keeps_the_old_until_commit, help_setup, help_teardown),
 		cmocka_unit_test_setup_teardown(custom_sinks, help_setup, help_teardown),

@@ -9,6 +9,9 @@
 
 enum { PIECE = 1 << 20, PIECES = 4 }; /* what one progress copies: about a millisecond */
 
+/* Unknown flags are ignored, unless IST_MUST stands beside them; self knows none. */
+#define REFUSED(flags) (((flags) & IST_MUST) && ((flags) & ~IST_MUST))
+
 /* One operation of a start. */
 struct part {
 	struct part *next; /* waiting; first in, first out */
@@ -33,7 +36,7 @@ struct ist_chan {
 	const struct ist_host *host;
 	struct ist_task *tasks;
 	struct queue send, recv;
-	uint64_t moved, ended;
+	uint64_t moved, begun, ended;
 	ist_err broken;       /* a mismatch: the order is lost for good */
 	_Atomic ist_err gone; /* set by abort */
 };
@@ -43,13 +46,6 @@ say(struct ist_status *why, ist_err e, const char *text)
 {
 	snprintf(why->text, sizeof(why->text), "%s", text);
 	return e;
-}
-
-/* Unknown bits are ignored, unless IST_MUST stands beside them. */
-static int
-refused(uint32_t flags, uint32_t known)
-{
-	return (flags & IST_MUST) && (flags & ~(IST_MUST | known));
 }
 
 static void
@@ -66,16 +62,14 @@ self_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_p
 static ist_err
 self_open(void *self, const struct ist_host *host, const struct ist_open *args, struct ist_chan **out, struct ist_status *why)
 {
-	struct ist_chan *chan;
-
 	(void)self;
 	if (args->size != 1 || args->rank != 0)
 		return say(why, IST_UNSUPPORTED, "self is for groups of one");
-	if (refused(args->flags, 0))
+	if (REFUSED(args->flags))
 		return say(why, IST_UNSUPPORTED, "an unknown flag of open");
 	if (args->options && *args->options)
 		return say(why, IST_BAD_CONFIG, "self has no options");
-	chan = host->alloc(host->ctx, sizeof(*chan), 16, IST_MEM_HOST, -1);
+	struct ist_chan *chan = host->alloc(host->ctx, sizeof(*chan), 16, IST_MEM_HOST, -1);
 	if (!chan)
 		return IST_NO_MEMORY;
 	memset(chan, 0, sizeof(*chan));
@@ -92,26 +86,25 @@ end(struct ist_chan *chan, struct ist_task *task, ist_err result)
 	if (task->state == IST_DONE)
 		return;
 	task->state = IST_DONE;
-	if (!task->result)
-		task->result = result;
+	task->result = task->result ? task->result : result;
 	chan->ended++;
 }
 
 static struct ist_task *
 task_new(struct ist_chan *chan, uint64_t n)
 {
-	struct ist_task *task;
 	uint64_t bytes;
 
-	if (__builtin_mul_overflow(n, sizeof(struct part), &bytes) || __builtin_add_overflow(bytes, sizeof(*task), &bytes))
+	if (__builtin_mul_overflow(n, sizeof(struct part), &bytes) || __builtin_add_overflow(bytes, sizeof(struct ist_task), &bytes))
 		return NULL;
-	task = chan->host->alloc(chan->host->ctx, bytes, 16, IST_MEM_HOST, -1);
+	struct ist_task *task = chan->host->alloc(chan->host->ctx, bytes, 16, IST_MEM_HOST, -1);
 	if (!task)
 		return NULL;
 	memset(task, 0, bytes);
 	task->left = n;
 	task->next = chan->tasks;
 	chan->tasks = task;
+	chan->begun++;
 	if (n == 0)
 		end(chan, task, IST_OK);
 	return task;
@@ -120,13 +113,10 @@ task_new(struct ist_chan *chan, uint64_t n)
 static ist_err
 self_connect(struct ist_chan *chan, const struct ist_connect *args, struct ist_task **out, struct ist_status *why)
 {
-	struct ist_task *task;
+	struct ist_task *task = args->size == 1 ? task_new(chan, 0) : NULL;
 
-	if (args->size != 1)
-		return say(why, IST_INVALID_ARGUMENT, "self is for groups of one");
-	task = task_new(chan, 0);
 	if (!task)
-		return IST_NO_MEMORY;
+		return args->size == 1 ? IST_NO_MEMORY : say(why, IST_INVALID_ARGUMENT, "self is for groups of one");
 	*out = task;
 	return IST_OK;
 }
@@ -138,55 +128,46 @@ check(const struct ist_op *op, struct ist_status *why)
 
 	if (op->kind != IST_OP_SEND && op->kind != IST_OP_RECV)
 		return say(why, IST_UNSUPPORTED, "self can send and receive");
-	if (refused(op->flags, 0))
-		return say(why, IST_UNSUPPORTED, "an unknown flag of an operation");
-	if (buf->mem != IST_MEM_HOST && buf->mem != IST_MEM_PINNED)
-		return say(why, IST_UNSUPPORTED, "self moves host memory");
-	if (op->peer != 0 || (buf->bytes > 0 && !buf->addr))
-		return say(why, IST_INVALID_ARGUMENT, op->peer ? "there is no such peer" : "a buffer without an address");
-	return IST_OK;
+	if (REFUSED(op->flags) || (buf->mem != IST_MEM_HOST && buf->mem != IST_MEM_PINNED))
+		return say(why, IST_UNSUPPORTED, "an unknown flag, or memory that is not the host's");
+	return op->peer ? say(why, IST_INVALID_ARGUMENT, "there is no such peer") : IST_OK;
 }
 
 static ist_err
 self_start(struct ist_chan *chan, const struct ist_op *const *ops, uint64_t n, struct ist_task **out, struct ist_status *why)
 {
-	ist_err e = atomic_load(&chan->gone);
-	struct ist_task *task;
+	ist_err gone = atomic_load(&chan->gone), e = gone ? gone : chan->broken;
 
-	if (!e)
-		e = chan->broken;
 	for (uint64_t i = 0; i < n && !e; i++) /* all of them first: a refusal leaves nothing begun */
 		e = check(ops[i], why);
 	if (e)
 		return e;
-	task = task_new(chan, n);
+	struct ist_task *task = task_new(chan, n);
 	if (!task)
 		return IST_NO_MEMORY;
 	for (uint64_t i = 0; i < n; i++) {
 		struct queue *q = ops[i]->kind == IST_OP_SEND ? &chan->send : &chan->recv;
-		struct part *part = &task->parts[i];
 
-		part->op = *ops[i];
-		part->task = task;
-		*q->last = part;
-		q->last = &part->next;
+		task->parts[i] = (struct part){ .task = task, .op = *ops[i] };
+		*q->last = &task->parts[i];
+		q->last = &task->parts[i].next;
 	}
 	*out = task;
 	return IST_OK;
 }
 
 static void
-pop(struct ist_chan *chan, struct queue *q, ist_err result)
+pop(struct ist_chan *chan, struct queue *q)
 {
 	struct part *part = q->first;
 
 	q->first = part->next;
 	if (!q->first)
 		q->last = &q->first;
-	if (result)
-		part->task->result = result; /* known at once, even if other parts never end */
+	if (chan->broken)
+		part->task->result = chan->broken; /* known at once, even where other parts of the task never end */
 	if (--part->task->left == 0)
-		end(chan, part->task, result);
+		end(chan, part->task, IST_OK);
 }
 
 /* Copies up to a piece of the oldest message. */
@@ -194,7 +175,7 @@ static void
 step(struct ist_chan *chan)
 {
 	struct part *s = chan->send.first, *r = chan->recv.first;
-	uint64_t n = s->op.src.bytes - s->at < PIECE ? s->op.src.bytes - s->at : PIECE;
+	uint64_t left = s->op.src.bytes - s->at, n = left < PIECE ? left : PIECE;
 
 	if (s->op.seq != r->op.seq)
 		chan->broken = IST_ORDER_MISMATCH;
@@ -207,17 +188,18 @@ step(struct ist_chan *chan)
 		s->task->moved += n; /* once for each direction */
 		r->task->moved += n;
 		chan->moved += 2 * n;
-		if (s->at < s->op.src.bytes)
-			return;
 	}
-	pop(chan, &chan->send, chan->broken);
-	pop(chan, &chan->recv, chan->broken);
+	if (chan->broken || n == left) {
+		pop(chan, &chan->send);
+		pop(chan, &chan->recv);
+	}
 }
 
+/* There is something for progress to do. */
 static int
-ready(struct ist_chan *chan)
+busy(struct ist_chan *chan)
 {
-	return !chan->broken && chan->send.first && chan->recv.first;
+	return atomic_load(&chan->gone) ? chan->begun != chan->ended : !chan->broken && chan->send.first && chan->recv.first;
 }
 
 static ist_err
@@ -227,9 +209,9 @@ self_progress(struct ist_chan *chan, struct ist_progress *out)
 
 	for (struct ist_task *t = chan->tasks; gone && t; t = t->next)
 		end(chan, t, gone);
-	for (int i = 0; i < PIECES && !gone && ready(chan); i++)
+	for (int i = 0; i < PIECES && !gone && !chan->broken && chan->send.first && chan->recv.first; i++)
 		step(chan);
-	out->more = !gone && ready(chan);
+	out->more = busy(chan) != 0;
 	out->moved = chan->moved;
 	out->ended = chan->ended;
 	return IST_OK;
@@ -238,12 +220,7 @@ self_progress(struct ist_chan *chan, struct ist_progress *out)
 static ist_err
 self_arm(struct ist_chan *chan, int32_t *fd)
 {
-	ist_err gone = atomic_load(&chan->gone);
-
-	for (struct ist_task *t = chan->tasks; gone && t; t = t->next)
-		if (t->state != IST_DONE)
-			return IST_BUSY;
-	if (!gone && ready(chan))
+	if (busy(chan))
 		return IST_BUSY;
 	*fd = -1; /* nobody else ever sends anything here */
 	return IST_OK;
@@ -255,10 +232,7 @@ self_test(struct ist_chan *chan, struct ist_task *task, struct ist_status *out)
 	(void)chan;
 	out->state = task->state;
 	out->moved = task->moved;
-	if (task->result)
-		say(out, task->result, task->result == IST_MISMATCH ? "sender and receiver differ in bytes" :
-			task->result == IST_ORDER_MISMATCH ? "sender and receiver differ in seq" : "aborted");
-	return task->result;
+	return task->result ? say(out, task->result, "a SEND and its RECV differ, or an abort") : IST_OK;
 }
 
 static void
@@ -275,20 +249,17 @@ self_task_free(struct ist_chan *chan, struct ist_task *task)
 static void
 self_abort(struct ist_chan *chan, ist_err why)
 {
-	ist_err none = IST_OK;
-
-	atomic_compare_exchange_strong(&chan->gone, &none, why);
+	atomic_compare_exchange_strong(&chan->gone, &(ist_err){ IST_OK }, why); /* the first one counts */
 }
 
 static ist_err
 self_close(struct ist_chan *chan, struct ist_status *why)
 {
 	(void)why;
-	if (!chan)
-		return IST_OK;
-	while (chan->tasks)
+	while (chan && chan->tasks)
 		self_task_free(chan, chan->tasks);
-	chan->host->free(chan->host->ctx, chan);
+	if (chan)
+		chan->host->free(chan->host->ctx, chan);
 	return IST_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "ckpt/sink.h"
 
 #include "base/fail.h"
+#include "base/memroom.h"
 
 #include <string.h>
 
@@ -156,6 +157,17 @@ bool
 ist__sink_wants_raw(const struct ist_sink *sink)
 {
 	return sink->raw;
+}
+
+ist_err
+ist__sink_check_memory(uint64_t need, struct ist_error *err)
+{
+	uint64_t limit, room;
+
+	if (!ist__memory_room(&limit, &room) || need <= room)
+		return IST_OK;
+	return ist__fail(err, IST_NO_MEMORY, "sink", "need %llu bytes; the control group's limit is %llu, and %llu are left of it",
+		(unsigned long long)need, (unsigned long long)limit, (unsigned long long)room);
 }
 
 /* ---- the public face ---- */

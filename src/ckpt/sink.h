@@ -54,6 +54,9 @@ bool ist__sink_wants_raw(const struct ist_sink *sink);
 ist_err ist__sink_make(struct ist_env *env, const struct ist__sink_kind *kind, void *self, bool raw, bool in_place,
 	struct ist_sink **out, struct ist_error *err);
 
+/* NO_MEMORY where a control group would kill who takes that much, with its limit. */
+ist_err ist__sink_check_memory(uint64_t need, struct ist_error *err);
+
 ist_err ist__sink_dir_open(struct ist_env *env, const char *path, uint32_t flags, struct ist_sink **out, struct ist_error *err);
 ist_err ist__sink_shm_open(struct ist_env *env, const char *name, uint32_t flags, struct ist_sink **out, struct ist_error *err);
 ist_err ist__sink_mem_open(struct ist_env *env, struct ist_sink **out, struct ist_error *err);

@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ look_at(int fd, const char *name, struct look *l)
 	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || l->strange[0])
 		return;
 	if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
-		strncpy(l->strange, name, sizeof(l->strange) - 1);
+		snprintf(l->strange, sizeof(l->strange), "%s", name);
 	else if (ist__ends_with(name, ".safetensors"))
 		l->shard = true;
 	else

@@ -92,6 +92,8 @@ begin(void *self, const struct ist__manifest *m, uint64_t version, struct ist_er
 
 	(void)version;
 	if (!e)
+		e = ist__sink_check_memory(m->payload, err);
+	if (!e)
 		e = make_places(s, err);
 	if (e)
 		drop_new(s);

@@ -134,6 +134,8 @@ begin(void *self, const struct ist__manifest *m, uint64_t version, struct ist_er
 	(void)version;
 	s->m = m;
 	if (!e)
+		e = ist__sink_check_memory(m->payload, err);
+	if (!e)
 		e = make_file(s, err);
 	if (!e)
 		e = ist__one_file_begin(&s->file, m, s->place.temp_fd, s->place.path, err);

@@ -179,8 +179,7 @@ alloc_shared(struct ist__host_device *d, uint64_t bytes, void **out, struct ist_
 
 	if (bytes == 0)
 		bytes = 1;
-	if (__builtin_add_overflow(bytes, page() - 1, &bytes) || (bytes &= ~(page() - 1)) > INT64_MAX)
-		return say(why, IST_NO_MEMORY, 0, "no memory of that size");
+	bytes = (bytes + page() - 1) & ~(page() - 1);
 	s = ist__alloc(d->ctx, sizeof(*s));
 	if (!s)
 		return IST_NO_MEMORY;
@@ -209,6 +208,8 @@ host_alloc(void *self, int32_t index, uint32_t mem, uint32_t flags, uint64_t byt
 		return say(why, IST_UNSUPPORTED, 0, "host memory is of kind HOST or PINNED");
 	if ((flags & IST_MUST) && (flags & ~(IST_MUST | IST_ALLOC_SHARE | IST_ALLOC_WINDOW)))
 		return say(why, IST_UNSUPPORTED, 0, "an unknown flag");
+	if (bytes > INT64_MAX)
+		return say(why, IST_NO_MEMORY, 0, "no memory of that size");
 	if (flags & (IST_ALLOC_SHARE | IST_ALLOC_WINDOW))
 		return alloc_shared(d, bytes, out, why);
 	p = d->ctx->alloc(d->ctx->mem_ctx, bytes, page(), mem, d->ctx->numa);

@@ -88,8 +88,8 @@ struct ist__group {
 	uint32_t waiters;              /* threads inside an object operation */
 	pthread_mutex_t op_lock;       /* one object operation at a time */
 	uint64_t op_seq;               /* of the one at hand */
-	uint16_t op_type;
-	uint32_t op_root;
+	uint16_t op_type, prev_type, last_type; /* op: 0 between operations; prev: the newest; last: the one before it */
+	uint32_t op_root, prev_root, last_root;
 	uint64_t *p2p_out, *p2p_in;    /* [size] */
 	uint64_t coll_entered;         /* operations of the line that this member has entered */
 	struct ist__print *prints;     /* [IST__PRINTS] */

@@ -42,24 +42,30 @@ root_of(const struct ist__msg *m)
 	return m->flags >> 8;
 }
 
+/* A message of the operation at hand that is not ours, or of an earlier one that nobody here waited for. */
 static bool
 clashes(const struct ist__group *g, const struct ist__msg *m)
 {
-	return m->type != IST__SEND && g->op_type != 0 && m->seq >> 8 == g->op_seq &&
-		(m->type != g->op_type || root_of(m) != (g->op_root & 0xFF));
+	uint64_t seq = m->seq >> 8;
+
+	if (m->type == IST__SEND || g->op_type == 0)
+		return false;
+	return seq < g->op_seq || (seq == g->op_seq && (m->type != g->op_type || root_of(m) != (g->op_root & 0xFF)));
 }
 
 static void
 clash_error(const struct ist__group *g, const struct ist__msg *m, struct ist_error *err)
 {
-	bool same = m->type == g->op_type;
+	bool now = m->seq >> 8 == g->op_seq;
+	uint16_t type = now ? g->op_type : g->last_type;
+	uint32_t root = now ? g->op_root : g->last_root;
 
-	if (same)
-		ist__fail(err, IST_MISMATCH, type_name(g->op_type), "operation %llu: rank %u is in %s with root %u, rank %u with root %u",
-			(unsigned long long)g->op_seq, g->rank, type_name(g->op_type), g->op_root, m->from, root_of(m));
+	if (m->type == type)
+		ist__fail(err, IST_MISMATCH, type_name(type), "operation %llu: rank %u is in %s with root %u, rank %u with root %u",
+			(unsigned long long)m->seq >> 8, g->rank, type_name(type), root, m->from, root_of(m));
 	else
-		ist__fail(err, IST_ORDER_MISMATCH, type_name(g->op_type), "operation %llu: rank %u is in %s, rank %u in %s",
-			(unsigned long long)g->op_seq, g->rank, type_name(g->op_type), m->from, type_name(m->type));
+		ist__fail(err, IST_ORDER_MISMATCH, type_name(type), "operation %llu: rank %u is in %s, rank %u in %s",
+			(unsigned long long)m->seq >> 8, g->rank, type_name(type), m->from, type_name(m->type));
 	ist__fail_rank(err, g->rank);
 	ist__fail_rank(err, m->from);
 }
@@ -128,7 +134,7 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 
 	ist_error_init(&why);
 	pthread_mutex_lock(&g->lock);
-	while (!(m = ist__objects_find(g, type, seq, from)) && !(e = ist__group_broken(g, err)) && !(clash = find_clash(g)) && rc != ETIMEDOUT) {
+	while (!(clash = find_clash(g)) && !(m = ist__objects_find(g, type, seq, from)) && !(e = ist__group_broken(g, err)) && rc != ETIMEDOUT) {
 		if (g->gone[from] == IST__GONE_LEFT) { /* its last words may come by another way than the news */
 			struct timespec soon;
 			int64_t now = ist__now();
@@ -202,8 +208,10 @@ ist__objects_begin(struct ist__group *g, const char *op, uint16_t type, uint32_t
 	pthread_mutex_lock(&g->lock);
 	e = ist__group_broken(g, err);
 	if (!e) {
-		g->op_type = type;
-		g->op_root = root;
+		g->last_type = g->prev_type;
+		g->last_root = g->prev_root;
+		g->op_type = g->prev_type = type;
+		g->op_root = g->prev_root = root;
 		*seq = ++g->op_seq;
 	}
 	pthread_mutex_unlock(&g->lock);

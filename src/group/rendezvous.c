@@ -44,7 +44,7 @@ host_it(struct ist__rdv *rdv, struct ist_error *err)
 	if (!e && fresh)
 		ist__log(ctx, 2, "hosting the meeting place %s:%u", rdv->hp.host, rdv->hp.port);
 	if (e == IST_CONFLICT) { /* a place of ours, or a stranger: its hello will show */
-		ist__log(ctx, 2, "port %u is taken: joining what is there as a client", rdv->hp.port);
+		ist__log(ctx, 3, "port %u is taken: joining what is there as a client", rdv->hp.port);
 		return IST_OK;
 	}
 	if (e == IST_IO && !must) /* not an address of this host */
@@ -76,8 +76,7 @@ ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *a, struct ist_e
 	e = ist__tcp_url_parse(a->at, false, &rdv->hp, err);
 	if (!e)
 		e = ist__resolve(&rdv->hp, &rdv->at, err);
-	if (!e && (rdv->host_meeting == IST_HOST_MEETING_YES || (rdv->host_meeting == IST_HOST_MEETING_AUTO && rdv->rank == 0)))
-		e = host_it(rdv, err);
+	rdv->hosts = rdv->host_meeting == IST_HOST_MEETING_YES || (rdv->host_meeting == IST_HOST_MEETING_AUTO && rdv->rank == 0);
 	return e;
 }
 
@@ -299,7 +298,9 @@ ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadli
 		return ist__now() < rdv->next ? IST_OK : step_dir(rdv, card, err);
 	if (rdv->kind == IST__RDV_KV)
 		return ist__now() < rdv->next ? IST_OK : step_kv(rdv, card, deadline, err);
-	if (!rdv->post)
+	if (!rdv->post && rdv->hosts)
+		e = host_it(rdv, err); /* again each time: who held the port may have died meanwhile */
+	if (!e && !rdv->post)
 		e = connect_store(rdv, deadline, err);
 	if (!e && rdv->post && !rdv->asked && card)
 		ask_store(rdv, card);

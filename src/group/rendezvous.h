@@ -22,6 +22,7 @@ struct ist__rdv {
 	struct ist__post *post;   /* connection to the store */
 	bool met;                 /* a connection stood at least once */
 	bool asked;               /* PUBLISH or FIND sent on this connection */
+	bool hosts;               /* the place is ours to host */
 	bool published, found;
 	union ist__sockaddr local;
 	struct ist__card card;    /* rank 0: ours; others: what was found */

@@ -373,6 +373,11 @@ sort(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 	if (ev->kind == IST__EVENT_CLOSED && contest_ended(f, ev->post))
 		return IST_OK;
 	s = spoke_of(f, ev->post);
+	if (s && !s->post && ev->kind == IST__EVENT_FRAME && (ev->frame->type == IST__LINK || ev->frame->type == IST__HOSTLINK)) {
+		s->post = ev->post; /* a visitor, checked by take_visitor */
+		s->ready = true;
+		return IST_OK;
+	}
 	if (!s || s->post != ev->post)
 		return IST_OK;
 	if (ev->kind == IST__EVENT_READY) {

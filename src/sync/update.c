@@ -33,6 +33,7 @@ struct way {
 	bool begun;                 /* sinks have */
 	bool prepared;
 	bool doubt;
+	bool stuck;                 /* no smaller group could be made */
 	struct ist_error local;     /* what was wrong with the call; the others hear of it */
 };
 
@@ -474,6 +475,7 @@ get_over_loss(struct way *w, enum step *step)
 		struct ist_error why = *w->err;
 
 		e = ist__sync_shrink(s, &why, w->err);
+		w->stuck = e != IST_OK;
 		if (e)
 			return e;
 		e = meet_again(w, step, &first);
@@ -498,7 +500,7 @@ go_through(struct way *w)
 	while (step != DONE) {
 		ist_err e = take_step(w, step);
 
-		while (e && w->how == IST__END_BROKEN && ist__sync_is_loss(w->s, e)) {
+		while (e && w->how == IST__END_BROKEN && !w->stuck && ist__sync_is_loss(w->s, e)) {
 			e = get_over_loss(w, &step);
 			if (!e)
 				e = take_step(w, step);

@@ -183,11 +183,13 @@ offer(struct cf_rank *r, struct ist_wire *mine)
 	ist_err e;
 
 	memset(mine, 0, sizeof(*mine));
-	if (!r->t->b->offer || r->t->b->struct_size < IST_BACKEND_SIZE_MIN)
+	if (!r->t->b->offer)
 		return;
 	cf_stage(r->t, "offer");
 	cf_status(&st);
 	e = r->t->b->offer(r->chan, mine, &task, &st);
+	if (e == IST_UNSUPPORTED)
+		return; /* as an empty slot: nothing to say */
 	CF_CHECK(r->t, !e && task, "offer failed on rank %u of %u: %s %.200s", r->rank, r->n, e ? cf_name(e) : "OK without a task", st.text);
 	cf_done(r, task);
 }

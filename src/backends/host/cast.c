@@ -360,7 +360,7 @@ ist__host_cast_step(struct ist_chan *chan)
 {
 	bool did = false;
 
-	for (struct part **at = &chan->casts; *at;) {
+	for (struct part **at = &chan->casts; *at && !(did && ist__now() >= chan->until);) {
 		struct part *part = *at;
 		bool over = false;
 		if (step(chan, part, &over))

@@ -199,6 +199,9 @@ struct ist_chan {
 	struct ctl *ctl;
 	bool stage_ready;
 	uint64_t epoch;
+	int64_t until;             /* of this progress */
+	uint32_t turn;             /* peer that is looked at first */
+	bool casts_first;
 	struct ist_task *linking;  /* connect's, while it waits for the others */
 	uint8_t cookie[COOKIE];
 	uint8_t *wire;

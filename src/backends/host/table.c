@@ -164,7 +164,7 @@ host_close(struct ist_chan *chan, struct ist_status *why)
 	if (!chan)
 		return IST_OK;
 	if (chan->n_near)
-		ist__log(&chan->ctx, 4, "copy loops: from rings %s, direct %s", ist__host_copier_name(&chan->copy_out),
+		ist__log(&chan->ctx, 2, "copy loops: from rings %s, direct %s", ist__host_copier_name(&chan->copy_out),
 			ist__host_copier_name(&chan->copy_direct));
 	chan_free(chan);
 	return IST_OK;
@@ -315,6 +315,12 @@ host_start(struct ist_chan *chan, const struct ist_op *const *ops, uint64_t n, s
 /* ---- progress ---- */
 
 static bool
+late(const struct ist_chan *chan)
+{
+	return ist__now() >= chan->until || atomic_load_explicit(&chan->aborted, memory_order_relaxed);
+}
+
+static bool
 peer_step(struct ist_chan *chan, struct peer *peer)
 {
 	bool did = false;
@@ -328,19 +334,35 @@ peer_step(struct ist_chan *chan, struct peer *peer)
 	return did;
 }
 
-/* One step of everything that is under way. */
+/* One step with each peer, beginning with another one each time, for as long as there is time. */
+static bool
+peers_step(struct ist_chan *chan)
+{
+	uint32_t first = chan->turn % chan->size;
+	bool did = false;
+
+	for (uint32_t i = 0; i < chan->size && !(did && late(chan)); i++) {
+		struct peer *peer = &chan->peers[(first + i) % chan->size];
+		if ((peer->send.first || peer->recv.first) && peer_step(chan, peer)) {
+			chan->turn = peer->rank + 1;
+			did = true;
+		}
+	}
+	return did;
+}
+
+/* One step of everything that is under way. Messages and broadcasts go first in turn. */
 static bool
 round_of(struct ist_chan *chan)
 {
-	bool did = false;
+	bool did = chan->gates.first && ist__host_gate_step(chan);
 
-	for (uint32_t r = 0; r < chan->size; r++)
-		if ((chan->peers[r].send.first || chan->peers[r].recv.first) && peer_step(chan, &chan->peers[r]))
+	chan->casts_first = !chan->casts_first;
+	for (int i = 0; i < 2 && !(did && late(chan)); i++) {
+		bool casts = (i == 0) == chan->casts_first;
+		if (casts ? chan->casts && ist__host_cast_step(chan) : peers_step(chan))
 			did = true;
-	if (chan->casts && ist__host_cast_step(chan))
-		did = true;
-	if (chan->gates.first && ist__host_gate_step(chan))
-		did = true;
+	}
 	return did;
 }
 
@@ -363,8 +385,7 @@ see_abort(struct ist_chan *chan)
 static void
 move(struct ist_chan *chan)
 {
-	int64_t until = ist__now() + SLICE_NS;
-
+	chan->until = ist__now() + SLICE_NS;
 	if (chan->ctl)
 		ist__host_hear(chan);
 	ist__host_net_poll(chan);
@@ -373,7 +394,7 @@ move(struct ist_chan *chan)
 	if (!chan->connected)
 		return;
 	while (round_of(chan))
-		if (ist__now() >= until || atomic_load(&chan->aborted)) {
+		if (late(chan)) {
 			chan->more = true;
 			return;
 		}
@@ -391,7 +412,9 @@ host_progress(struct ist_chan *chan, struct ist_progress *out)
 	if (chan->armed)
 		ist__host_disarm(chan);
 	chan->fresh = chan->more = false;
-	if (!over)
+	if (over)
+		ist__host_net_poll(chan); /* or its events would go on waking */
+	else
 		move(chan);
 	if (IST_HAS(out, more))
 		out->more = chan->more;
@@ -407,6 +430,7 @@ host_arm(struct ist_chan *chan, int32_t *fd)
 {
 	if (atomic_load(&chan->aborted) ? !chan->abort_told : chan->fresh || chan->more)
 		return IST_BUSY;
+	chan->armed = true; /* what abort writes is emptied too */
 	if (!chan->abort_told && !ist__host_arm(chan))
 		return IST_BUSY;
 	*fd = chan->epoll_fd;

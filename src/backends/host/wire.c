@@ -305,7 +305,7 @@ ist__host_link(struct ist_chan *chan)
 		link_fail(chan, IST_NO_MEMORY, IST_NO_RANK, "out of memory");
 		return false;
 	}
-	ist__log(&chan->ctx, 3, "rank %u of %u: %u members share memory, %u over tcp", chan->rank, chan->size, chan->n_near,
+	ist__log(&chan->ctx, 2, "rank %u of %u: %u members share memory, %u over tcp", chan->rank, chan->size, chan->n_near,
 		chan->size - 1 - chan->n_near);
 	chan->connected = true;
 	ist__host_task_end(chan, chan->linking, IST_OK);

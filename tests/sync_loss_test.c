@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sync_loss_test.c - members that die in the middle of an update, at every place where one can, over the fake group. */
+#include "sync_kit.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <cmocka.h>
+
+struct plan {
+	uint32_t n, n_sources, who, on_loss;
+	bool disjoint, plain;
+	uint64_t cast, gather, vote; /* where it dies; FAKE_NEVER: not there */
+	bool heard;
+	ist_err want;
+	uint64_t committed;          /* version afterwards on those that are left */
+};
+
+static void
+set_fault(struct kit *k, const struct plan *p)
+{
+	struct fake_faults *f = fake_world_faults(k->crew.world);
+
+	fake_world_calm(k->crew.world);
+	f->no_memory = p->plain;
+	f->kill_rank = p->who;
+	f->kill_at = p->cast;
+	f->kill_gather = p->gather;
+	f->kill_vote = p->vote;
+	f->kill_heard = p->heard;
+}
+
+static void
+check_survivors(struct kit *k, const struct plan *p)
+{
+	for (uint32_t i = 0; i < p->n; i++) {
+		const struct member *m = &k->members[i];
+
+		if (i == p->who)
+			continue;
+		assert_int_equal(m->version, p->committed);
+		assert_int_equal(m->state, IST_CLEAN);
+		if (p->want == IST_OK && p->on_loss == IST_ON_LOSS_CONTINUE) {
+			assert_int_equal(m->report.n_lost, 1);
+			assert_int_equal(m->report.lost[0].rank, p->who);
+			assert_int_equal(m->report.lost[0].code, IST_PEER_LOST);
+			assert_int_equal(m->report.verified, 1);
+		} else if (p->want) {
+			assert_int_equal(m->error.n_ranks, 1);
+			assert_int_equal(m->error.ranks[0], p->who);
+		}
+	}
+}
+
+static void
+lose(struct plan p)
+{
+	struct kit k;
+
+	kit_new(&k, p.n, p.n_sources);
+	k.on_loss = p.on_loss;
+	k.disjoint = p.disjoint;
+	k.bucket = 1 * MIB;
+	k.members[p.n - 1].custom = true; /* counts what comes twice */
+	kit_run(&k, IST_OK);
+	set_fault(&k, &p);
+	k.content = 2;
+	k.no_gather = true;
+	k.dead_ok = UINT64_C(1) << p.who;
+	kit_run(&k, p.want);
+	assert_true(fake_world_dead(k.crew.world, p.who));
+	check_survivors(&k, &p);
+	if (p.want == IST_OK)
+		kit_check_sinks(&k);
+	if (p.want == IST_OK && p.on_loss == IST_ON_LOSS_CONTINUE) {
+		/* they go on without it: by the old plan, then by a new one */
+		for (int again = 0; again < 2; again++) {
+			k.content++;
+			kit_run(&k, IST_OK);
+			kit_check_sinks(&k);
+			k.no_gather = false;
+		}
+		assert_int_equal(k.members[p.n - 1 - (p.who == p.n - 1)].version, 4);
+	}
+	kit_free(&k);
+}
+
+static void
+with_fail_all_get_the_same(void **unused)
+{
+	(void)unused;
+	lose((struct plan){ 4, 1, 3, IST_ON_LOSS_FAIL, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_FAIL, false, true, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	lose((struct plan){ 4, 2, 1, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, 0, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 });
+	lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, true, IST_OK, 2 });
+}
+
+static void
+a_sink_may_die_anywhere(void **unused)
+{
+	(void)unused;
+	for (int plain = 0; plain < 2; plain++)
+		for (uint64_t cast = 0; cast < 9; cast += 2)
+			lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, plain, cast, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 });
+	for (uint64_t gather = 0; gather < 9; gather++)
+		lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, gather, FAKE_NEVER, false, IST_OK, 2 });
+	lose((struct plan){ 4, 1, 3, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 });
+	lose((struct plan){ 4, 1, 1, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 });
+}
+
+static void
+another_source_stands_in(void **unused)
+{
+	(void)unused;
+	for (uint32_t who = 0; who < 2; who++)
+		for (uint64_t at = 0; at < 9; at++) {
+			lose((struct plan){ 5, 2, who, IST_ON_LOSS_CONTINUE, false, at % 2, at, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 });
+			lose((struct plan){ 5, 3, who, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, at, FAKE_NEVER, false, IST_OK, 2 });
+		}
+}
+
+static void
+the_only_source_can_not_be_missed(void **unused)
+{
+	(void)unused;
+	for (uint64_t cast = 0; cast < 9; cast += 3) {
+		lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+		lose((struct plan){ 4, 2, 1, IST_ON_LOSS_CONTINUE, true, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	}
+	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, 1, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 });
+}
+
+static void
+the_last_sink_can_not_be_missed(void **unused)
+{
+	(void)unused;
+	lose((struct plan){ 3, 2, 2, IST_ON_LOSS_CONTINUE, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+}
+
+static void
+one_after_the_other(void **unused)
+{
+	struct kit k;
+
+	(void)unused;
+	kit_new(&k, 6, 3);
+	k.on_loss = IST_ON_LOSS_CONTINUE;
+	k.bucket = MIB;
+	kit_run(&k, IST_OK);
+	k.no_gather = true;
+	for (uint32_t who = 0; who <= 3; who += 3) {
+		struct plan p = { .who = who, .cast = 4, .gather = FAKE_NEVER, .vote = FAKE_NEVER };
+
+		set_fault(&k, &p);
+		k.dead_ok |= UINT64_C(1) << who;
+		k.content++;
+		kit_run(&k, IST_OK);
+		kit_check_sinks(&k);
+	}
+	for (uint32_t i = 0; i < 6; i++) {
+		if (k.dead_ok >> i & 1)
+			continue;
+		assert_int_equal(k.members[i].report.n_lost, 2);
+		assert_int_equal(k.members[i].report.lost[0].rank, 0);
+		assert_int_equal(k.members[i].report.lost[1].rank, 3);
+		assert_int_equal(k.members[i].version, 3);
+	}
+	kit_free(&k);
+}
+
+static void
+ranks_keep_their_names(void **unused)
+{
+	struct plan p = { .who = 1, .cast = 4, .gather = FAKE_NEVER, .vote = FAKE_NEVER };
+	struct kit k;
+
+	(void)unused;
+	kit_new(&k, 5, 2);
+	k.on_loss = IST_ON_LOSS_CONTINUE;
+	k.bucket = MIB;
+	k.members[4].custom = true;
+	kit_run(&k, IST_OK);
+	k.no_gather = true;
+	set_fault(&k, &p);
+	k.dead_ok = 2;
+	kit_run(&k, IST_OK);
+	k.members[4].fail = AT_PREPARE;
+	kit_run(&k, IST_NO_SPACE);
+	for (uint32_t i = 0; i < 5; i++)
+		if (i != 1) {
+			assert_int_equal(k.members[i].error.n_ranks, 1);
+			assert_int_equal(k.members[i].error.ranks[0], 4);
+		}
+	kit_free(&k);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(with_fail_all_get_the_same),
+		cmocka_unit_test(a_sink_may_die_anywhere),
+		cmocka_unit_test(another_source_stands_in),
+		cmocka_unit_test(the_only_source_can_not_be_missed),
+		cmocka_unit_test(the_last_sink_can_not_be_missed),
+		cmocka_unit_test(one_after_the_other),
+		cmocka_unit_test(ranks_keep_their_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
