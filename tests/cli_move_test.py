@@ -136,19 +136,20 @@ class Move(unittest.TestCase):
         self.assertEqual(done.document["error"]["ranks"], [0, 2])
 
     def test_one_rank_twice(self):
-        first = self.member("pull", "null:", 1, 2)
-        second = self.member("pull", "null:", 1, 2)
-        # whichever was second is refused; the other one is then served
-        ends = {}
-        while not ends:
-            for p in (first, second):
-                if p.poll() is not None:
-                    ends[p] = Finished(p)
+        """The group waits for rank 2 while two processes claim rank 1: one of them is refused, the other is served."""
+        source = self.member("push", self.model, 0, 3)
+        claims = [self.member("pull", "null:", 1, 3), self.member("pull", "null:", 1, 3)]
+        end = time.monotonic() + GUARD_S
+        while all(p.poll() is None for p in claims) and time.monotonic() < end:
             time.sleep(0.01)
-        (loser, done), = ends.items()
+        loser = next(p for p in claims if p.poll() is not None)
+        done = Finished(loser)
         self.assertEqual((done.status, done.document["error"]["code"]), (1, "CONFLICT"), done.stderr)
-        source = self.member("push", self.model, 0, 2)
-        self.good([Finished(source), Finished(second if loser is first else first)])
+        self.assertEqual(done.document["error"]["ranks"], [1])
+        winner = next(p for p in claims if p is not loser)
+        self.assertIn(f"pid {winner.pid}", done.stderr)
+        last = self.member("pull", "null:", 2, 3)
+        self.good([Finished(source), Finished(winner), Finished(last)])
 
     def test_signal_while_meeting(self):
         p = start("pull", self.name(), "--at", self.at, "--rank", "1", "--world", "2", "--timeout", "60")

@@ -691,6 +691,64 @@ nothing_is_allocated_once_it_runs(void **state)
 	assert_true(world_close(&w));
 }
 
+/* Whichever allocation fails: an error, on all ranks, and nothing lost. */
+static void
+memory_may_run_out_anywhere(void **state)
+{
+	(void)state;
+	for (int k = 1; k < 8; k++) {
+		struct ist_req *reqs[30][2];
+		struct ist_error err = { .struct_size = sizeof(err) };
+		ist_err e[30][2];
+
+		world_open(&w, 2, NULL, 0);
+		w.fail_at = w.allocs + k;
+		for (int i = 0; i < 30; i++)
+			for (uint32_t r = 0; r < 2; r++) {
+				struct ist_coll_args a = args(0, in[r], 40000, out[r], 40000);
+
+				e[i][r] = ist__line_submit(w.lines[r], IST_OP_ALL_REDUCE, &a, ist__now() + 2 * IST_NS_PER_S, &reqs[i][r], &err);
+				if (e[i][r] == IST_NO_MEMORY && !w.first.code) /* here it never was in the queue: the user tells the others */
+					abort_all(NULL);
+			}
+		for (int i = 0; i < 30; i++)
+			for (uint32_t r = 0; r < 2; r++)
+				if (!e[i][r]) {
+					e[i][r] = outcome(reqs[i][r], &err);
+					assert_true(e[i][r] == IST_OK || e[i][r] == IST_NO_MEMORY || e[i][r] == IST_PEER_LOST);
+				}
+		assert_true(world_close(&w));
+	}
+}
+
+static void
+a_line_that_gets_no_memory_is_not_made(void **state)
+{
+	struct mem_hub *hub = mem_hub_new(1, NULL);
+	int made = 0;
+
+	(void)state;
+	for (int k = 1; !made; k++) {
+		struct ist__line_args a = { .backend = mem_admitted(hub), .chan = mem_chan(hub, 0), .size = 1 };
+		struct ist__line *line = NULL;
+		struct ist_error err;
+		ist_err e;
+
+		assert_true(k < 1000);
+		world_env(&w);
+		a.env = w.env;
+		w.fail_at = k;
+		e = ist__line_new(&a, &line, &err);
+		made = e == IST_OK && w.allocs < k;
+		assert_true(e == IST_OK || (e == IST_NO_MEMORY && !line));
+		if (!e)
+			assert_true(ist__line_free(line));
+		ist_env_free(w.env);
+		assert_int_equal(w.live, 0);
+	}
+	mem_hub_free(hub);
+}
+
 /* ---- threads ---- */
 
 enum { CALLS = 500, WORDS = 64 };
@@ -839,7 +897,8 @@ main(void)
 		T(a_refused_reduction_ends_alone), T(abort_ends_what_runs_and_what_waits), T(a_stuck_plugin_holds_up_nobody),
 		T(a_stuck_plugin_is_found_by_the_waiter), T(requests_outlive_their_line), T(cancel_undoes_what_has_not_begun),
 		T(cancel_of_what_has_begun_ends_the_group), T(views_are_lent_until_given_back), T(without_views_the_bytes_are_in_dst),
-		T(nothing_is_allocated_once_it_runs), T(two_threads_share_a_line), T(abort_at_any_moment), T(an_idle_line_sleeps),
+		T(nothing_is_allocated_once_it_runs), T(memory_may_run_out_anywhere),
+		T(a_line_that_gets_no_memory_is_not_made), T(two_threads_share_a_line), T(abort_at_any_moment), T(an_idle_line_sleeps),
 		T(the_choice_can_be_printed),
 	};
 

@@ -16,7 +16,8 @@ count_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t nu
 	void *p = NULL;
 
 	(void)kind, (void)numa;
-	w->allocs++;
+	if (++w->allocs == w->fail_at)
+		return NULL;
 	w->live++;
 	return posix_memalign(&p, align < 16 ? 16 : align, bytes ? bytes : 1) ? NULL : p;
 }
@@ -24,7 +25,7 @@ count_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t nu
 static void
 count_free(void *ctx, void *p)
 {
-	((struct world *)ctx)->live--;
+	((struct world *)ctx)->live -= p != NULL;
 	free(p);
 }
 
@@ -88,13 +89,19 @@ on_absent(void *owner, uint64_t seq, uint32_t *ranks, uint32_t room)
 }
 
 void
-world_open(struct world *w, uint32_t size, const struct mem_options *options, int64_t no_progress_ns)
+world_env(struct world *w)
 {
 	struct ist_env_args args = { .struct_size = sizeof(args), .alloc = count_alloc, .free = count_free, .mem_ctx = w };
 
 	memset(w, 0, sizeof(*w));
-	pthread_mutex_init(&w->lock, NULL);
 	CHECK(ist_env_new(&args, &w->env, NULL) == IST_OK);
+}
+
+void
+world_open(struct world *w, uint32_t size, const struct mem_options *options, int64_t no_progress_ns)
+{
+	world_env(w);
+	pthread_mutex_init(&w->lock, NULL);
 	w->size = size;
 	w->hub = mem_hub_new(size, options);
 	for (uint32_t i = 0; i < size; i++) {

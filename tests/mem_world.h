@@ -34,9 +34,10 @@ struct world {
 	struct ist_error first;
 	_Atomic int64_t allocs;                                 /* of the env, ever and now */
 	_Atomic int64_t live;
+	_Atomic int64_t fail_at;                                /* this one fails, counted like allocs; 0: none */
 };
 
-/* limits: no_progress_ns and the like; may be NULL. */
+void world_env(struct world *w); /* the counting env alone */
 void world_open(struct world *w, uint32_t size, const struct mem_options *options, int64_t no_progress_ns);
 bool world_close(struct world *w); /* true: all lines ended in good order */
 

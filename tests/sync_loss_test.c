@@ -54,10 +54,12 @@ check_survivors(struct kit *k, const struct plan *p)
 	}
 }
 
-static void
+/* False: the update has no such place. */
+static bool
 lose(struct plan p)
 {
 	struct kit k;
+	bool died;
 
 	kit_new(&k, p.n, p.n_sources);
 	k.on_loss = p.on_loss;
@@ -70,7 +72,11 @@ lose(struct plan p)
 	k.no_gather = true;
 	k.dead_ok = UINT64_C(1) << p.who;
 	kit_run(&k, p.want);
-	assert_true(fake_world_dead(k.crew.world, p.who));
+	died = fake_world_dead(k.crew.world, p.who);
+	if (!died) {
+		kit_free(&k);
+		return false;
+	}
 	check_survivors(&k, &p);
 	if (p.want == IST_OK)
 		kit_check_sinks(&k);
@@ -85,17 +91,18 @@ lose(struct plan p)
 		assert_int_equal(k.members[p.n - 1 - (p.who == p.n - 1)].version, 4);
 	}
 	kit_free(&k);
+	return true;
 }
 
 static void
 with_fail_all_get_the_same(void **unused)
 {
 	(void)unused;
-	lose((struct plan){ 4, 1, 3, IST_ON_LOSS_FAIL, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
-	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_FAIL, false, true, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
-	lose((struct plan){ 4, 2, 1, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, 0, FAKE_NEVER, false, IST_PEER_LOST, 1 });
-	lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 });
-	lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, true, IST_OK, 2 });
+	assert_true(lose((struct plan){ 4, 1, 3, IST_ON_LOSS_FAIL, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
+	assert_true(lose((struct plan){ 4, 1, 0, IST_ON_LOSS_FAIL, false, true, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
+	assert_true(lose((struct plan){ 4, 2, 1, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, 0, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
+	assert_true(lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 }));
+	assert_true(lose((struct plan){ 4, 2, 2, IST_ON_LOSS_FAIL, false, false, FAKE_NEVER, FAKE_NEVER, 0, true, IST_OK, 2 }));
 }
 
 static void
@@ -103,12 +110,12 @@ a_sink_may_die_anywhere(void **unused)
 {
 	(void)unused;
 	for (int plain = 0; plain < 2; plain++)
-		for (uint64_t cast = 0; cast < 9; cast += 2)
-			lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, plain, cast, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 });
-	for (uint64_t gather = 0; gather < 9; gather++)
-		lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, gather, FAKE_NEVER, false, IST_OK, 2 });
-	lose((struct plan){ 4, 1, 3, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 });
-	lose((struct plan){ 4, 1, 1, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 });
+		for (uint64_t cast = 0; cast < 8; cast += 2)
+			assert_true(lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, plain, cast, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 }));
+	for (uint64_t gather = 0; gather < 8; gather++)
+		assert_true(lose((struct plan){ 4, 1, 2, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, gather, FAKE_NEVER, false, IST_OK, 2 }));
+	assert_true(lose((struct plan){ 4, 1, 3, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 }));
+	assert_true(lose((struct plan){ 4, 1, 1, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_OK, 2 }));
 }
 
 static void
@@ -116,9 +123,9 @@ another_source_stands_in(void **unused)
 {
 	(void)unused;
 	for (uint32_t who = 0; who < 2; who++)
-		for (uint64_t at = 0; at < 9; at++) {
-			lose((struct plan){ 5, 2, who, IST_ON_LOSS_CONTINUE, false, at % 2, at, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 });
-			lose((struct plan){ 5, 3, who, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, at, FAKE_NEVER, false, IST_OK, 2 });
+		for (uint64_t at = 0; at < 8; at++) {
+			assert_true(lose((struct plan){ 5, 2, who, IST_ON_LOSS_CONTINUE, false, at % 2, at, FAKE_NEVER, FAKE_NEVER, false, IST_OK, 2 }));
+			assert_true(lose((struct plan){ 5, 3, who, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, at, FAKE_NEVER, false, IST_OK, 2 }));
 		}
 }
 
@@ -126,19 +133,19 @@ static void
 the_only_source_can_not_be_missed(void **unused)
 {
 	(void)unused;
-	for (uint64_t cast = 0; cast < 9; cast += 3) {
-		lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
-		lose((struct plan){ 4, 2, 1, IST_ON_LOSS_CONTINUE, true, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	for (uint64_t cast = 0; cast < 8; cast += 3) {
+		assert_true(lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
+		assert_true(lose((struct plan){ 4, 2, 1, IST_ON_LOSS_CONTINUE, true, false, cast, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
 	}
-	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, 1, FAKE_NEVER, false, IST_PEER_LOST, 1 });
-	lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 });
+	assert_true(lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, 1, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
+	assert_true(lose((struct plan){ 4, 1, 0, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, FAKE_NEVER, 0, false, IST_PEER_LOST, 1 }));
 }
 
 static void
 the_last_sink_can_not_be_missed(void **unused)
 {
 	(void)unused;
-	lose((struct plan){ 3, 2, 2, IST_ON_LOSS_CONTINUE, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 });
+	assert_true(lose((struct plan){ 3, 2, 2, IST_ON_LOSS_CONTINUE, false, false, 3, FAKE_NEVER, FAKE_NEVER, false, IST_PEER_LOST, 1 }));
 }
 
 static void

@@ -52,10 +52,11 @@ is_it(struct ist_chan *chan, const struct fault *f, const struct ist_buf *buf)
 	return f->flip && buf->bytes >= FLIP_MIN && is_host(buf) && ++chan->flips == f->flip;
 }
 
+/* mask: another bit at senders than at receivers, since two flips of one bit undo each other. */
 static void
-flip_at(const struct ist_chan *chan, uint8_t *bytes, uint64_t n)
+flip_at(const struct ist_chan *chan, uint8_t *bytes, uint64_t n, uint8_t mask)
 {
-	bytes[n / 2] ^= 0x40;
+	bytes[n / 2] ^= mask;
 	ist__log(chan->wrap->ctx, IST_LOG_WARN, "fault: flipped a bit of byte %llu of %llu at rank %u", (unsigned long long)(n / 2),
 		(unsigned long long)n, chan->rank);
 }
@@ -81,7 +82,7 @@ flip_sent(struct ist_chan *chan, struct ist_task *task, struct ist_op *op)
 	memcpy(task->temp, op->src.addr, op->src.bytes);
 	op->src.addr = task->temp;
 	op->src.how = 0;
-	flip_at(chan, task->temp, op->src.bytes);
+	flip_at(chan, task->temp, op->src.bytes, 0x40);
 	return IST_OK;
 }
 
@@ -121,7 +122,7 @@ flip_received(struct ist_chan *chan, struct ist_task *task, const struct ist_op 
 		task->view = op->dst;
 		task->view.bytes = n;
 	}
-	flip_at(chan, op->dst.addr, op->dst.bytes);
+	flip_at(chan, op->dst.addr, op->dst.bytes, 0x20);
 }
 
 static void

@@ -406,6 +406,14 @@ take_step(struct way *w, enum step step)
 	return IST_OK;
 }
 
+static ist_err
+name_lost(struct way *w, ist_err e)
+{
+	for (uint32_t i = 0; i < w->s->n_lost; i++)
+		ist__fail_rank(w->err, w->s->lost[i].rank);
+	return e;
+}
+
 /* Nobody is left that has the bytes of some tensor, or that takes any. */
 static ist_err
 check_left(struct way *w)
@@ -421,12 +429,10 @@ check_left(struct way *w)
 			continue;
 		ist__fail(w->err, IST_PEER_LOST, OP, "the only source of tensor %s is lost", t->sets[set].m->n_tensors
 			? t->sets[set].m->items[t->sets[set].m->tensors[0]].name : "?");
-		for (uint32_t i = 0; i < s->n_lost; i++)
-			ist__fail_rank(w->err, s->lost[i].rank);
-		return IST_PEER_LOST;
+		return name_lost(w, IST_PEER_LOST);
 	}
 	if (sinks == 0)
-		return ist__fail(w->err, IST_PEER_LOST, OP, "all sinks are lost");
+		return name_lost(w, ist__fail(w->err, IST_PEER_LOST, OP, "all sinks are lost"));
 	return IST_OK;
 }
 

@@ -160,6 +160,14 @@ asked_for(const char *only, const char *name)
 	return !only;
 }
 
+static uint32_t
+guard_of(const struct run *run, const struct cf_entry *check)
+{
+	uint32_t own = check->guard_s ? check->guard_s : GUARD_S, most = run->args->guard_s;
+
+	return most && most < own ? most : own;
+}
+
 /* why_not: all are skipped for that reason. */
 static void
 run_list(struct run *run, const struct cf_entry *list, const char *why_not)
@@ -172,7 +180,7 @@ run_list(struct run *run, const struct cf_entry *list, const char *why_not)
 		if (why_not)
 			snprintf(c.text, sizeof(c.text), "%s", why_not);
 		else
-			run_one(run, list->name, list->run, run->args->guard_s ? run->args->guard_s : list->guard_s ? list->guard_s : GUARD_S, &c);
+			run_one(run, list->name, list->run, guard_of(run, list), &c);
 		keep(run, &c);
 	}
 }

@@ -11,12 +11,13 @@
 
 #define EVERY_TTY_NS 100000000
 #define EVERY_LINE_NS 1000000000
+#define SAME_NOTE_NS 10000000000
 
 static struct {
 	pthread_mutex_t lock;
 	bool on, tty, shown;
-	char what[64];
-	int64_t start_ns, last_ns;
+	char what[64], note[256];
+	int64_t start_ns, last_ns, note_ns;
 } bar = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Takes the bar off the screen. Locked. */
@@ -104,13 +105,26 @@ progress_bytes(void *unused, uint64_t bytes, uint64_t total)
 	pthread_mutex_unlock(&bar.lock);
 }
 
+/* The same words again are worth a line every now and then. Locked. */
+static bool
+said_lately(const char *text)
+{
+	bool same = !bar.tty && !strcmp(text, bar.note) && now_ns() - bar.note_ns < SAME_NOTE_NS;
+
+	if (!same) {
+		snprintf(bar.note, sizeof(bar.note), "%s", text);
+		bar.note_ns = now_ns();
+	}
+	return same;
+}
+
 void
 progress_note(const char *text)
 {
 	char whole[512];
 
 	pthread_mutex_lock(&bar.lock);
-	if (due()) {
+	if (due() && !said_lately(text)) {
 		if (bar.tty)
 			snprintf(whole, sizeof(whole), "%s: %s", bar.what, text);
 		show(bar.tty ? whole : text);

@@ -40,6 +40,9 @@ cli_log_sink(void *ctx, int32_t level, const char *msg)
 {
 	const struct cli *cli = ctx;
 
+	/* a failure comes back to us, and is told then, with all that is known about it */
+	if (level == IST_LOG_ERROR && cli->log_level < IST_LOG_DEBUG)
+		return;
 	if (level >= IST_LOG_ERROR && level <= IST_LOG_TRACE && level <= cli->log_level)
 		line(cli, level, msg);
 }
