@@ -119,7 +119,8 @@ class Move(unittest.TestCase):
         self.good(self.move([("push", self.model), ("pull", to)]))
         done = self.move([("push", self.model), ("pull", to, "--no-replace")])
         self.assertEqual((done[1].status, done[1].document["error"]["code"]), (1, "CONFLICT"))
-        self.assertNotEqual(done[0].status, 0)
+        self.assertEqual((done[0].status, done[0].document["error"]["code"]), (1, "ABORTED"), done[0].stderr)
+        self.assertEqual(done[0].document["error"]["ranks"], [1])
         self.good(self.move([("push", self.model), ("pull", to)]))
 
     def test_flipped_byte(self):

@@ -26,7 +26,9 @@ size_of(const struct kit *k, uint64_t i)
 	static const uint64_t sizes[KIT_TENSORS] = { 0, 100, 65536, 65537, 5 * MIB + 3, 7, 300000, 200, 0, 65536 * 3, 9, 2 * MIB, 1, 64, 63,
 		100000, 40000, 40000, 40000, 5000, 5000 };
 
-	return k->tiny ? 4096 : sizes[i];
+	if (k->tiny)
+		return 4096;
+	return k->small && sizes[i] > MIB ? sizes[i] / 4 : sizes[i];
 }
 
 static uint8_t

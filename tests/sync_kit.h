@@ -52,6 +52,7 @@ struct kit {
 	uint32_t content;             /* which bytes the sources hold */
 	uint32_t change_one;          /* one more byte is other in this tensor */
 	bool disjoint, no_gather, null_sinks;
+	bool small;                   /* the large tensors are smaller */
 	bool folders, from_folder, own_folders, made;
 	ist_err want;
 	uint64_t dead_ok;             /* bit r: rank r may fail in its own way, it is killed */

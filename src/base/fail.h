@@ -12,7 +12,7 @@
 
 /* Sets code, scope and next from the list, op and detail as given; the rest is cleared. Returns code. */
 ist_err ist__fail(struct ist_error *err, ist_err code, const char *op, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-ist_err ist__vfail(struct ist_error *err, ist_err code, const char *op, const char *fmt, va_list ap);
+ist_err ist__vfail(struct ist_error *err, ist_err code, const char *op, const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
 /* The same with the system's error number; its text is appended to the detail. */
 ist_err ist__fail_sys(struct ist_error *err, ist_err code, int sys, const char *op, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));

@@ -77,7 +77,7 @@ look_up(char *dir, size_t top, const struct names *names, uint64_t *limit, uint6
 	bool found = false;
 
 	for (;;) {
-		uint64_t l, r;
+		uint64_t l = 0, r = 0;
 		char *slash;
 
 		if (look(dir, names, &l, &r) && (!found || r < *room)) {
@@ -119,7 +119,7 @@ ist__memory_room_at(const char *cgroup, const char *root, uint64_t *limit, uint6
 	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		const struct names *names;
 		const char *path = path_in(line, &names), *under = names == &v1 ? "/memory" : "";
-		uint64_t l, r;
+		uint64_t l = 0, r = 0;
 
 		if (!path)
 			continue;

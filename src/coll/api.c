@@ -13,10 +13,13 @@ put(struct ist_group *group, uint32_t kind, const struct ist_coll_args *args, st
 	const char *op = ist__kind_name(kind);
 	struct ist_error mine = { .struct_size = sizeof(mine) };
 	struct ist__line *line;
+	uint32_t peer = IST_NO_RANK;
 	int64_t timeout = 0;
 	ist_err e;
 
-	line = ist__group_line(group, op, err ? err : &mine);
+	if ((kind == IST_OP_SEND || kind == IST_OP_RECV) && args && IST_HAS(args, peer))
+		peer = args->peer;
+	line = ist__group_line(group, op, peer, err ? err : &mine);
 	if (!line)
 		return err ? err->code : mine.code;
 	if (!out) {

@@ -68,7 +68,8 @@ uint64_t ist__line_print(struct ist__line *line, char *room, uint64_t room_bytes
 
 /* What api.c needs of the group, implemented there. The line of a live group, held (api.c drops it); NULL: err is filled
  * with BAD_HANDLE or with what ended the group. */
-struct ist__line *ist__group_line(struct ist_group *group, const char *op, struct ist_error *err);
+/* peer: the one member that matters to the operation; IST_NO_RANK: all do. */
+struct ist__line *ist__group_line(struct ist_group *group, const char *op, uint32_t peer, struct ist_error *err);
 int64_t ist__group_timeout(struct ist_group *group);
 
 #endif

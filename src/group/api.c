@@ -345,16 +345,24 @@ ist_group_tell(struct ist_group *group, const char *state, uint64_t version, uin
 ist_err
 ist_group_alloc(struct ist_group *group, uint64_t bytes, uint32_t mem, int32_t device, void **out, struct ist_error *err)
 {
-	struct ist__line *line;
-	ist_err e;
+	struct ist__group *g;
+	ist_err e = ist__group_use(group, "group_alloc", &g, err);
 
+	if (e)
+		return e;
 	if (!out)
-		return ist__fail(err, IST_INVALID_ARGUMENT, "group_alloc", "out is NULL");
-	line = ist__group_line(group, "group_alloc", err);
-	if (!line)
-		return err && err->code ? err->code : IST_BAD_HANDLE;
-	e = ist__line_alloc(line, bytes, mem, device, ist__deadline(group->impl->timeout_ns, 0), out, err);
-	ist__line_drop(line);
+		e = ist__fail(err, IST_INVALID_ARGUMENT, "group_alloc", "out is NULL");
+	pthread_mutex_lock(&g->lock);
+	if (!e)
+		e = ist__group_broken(g, err);
+	if (!e)
+		ist__line_hold(g->line);
+	pthread_mutex_unlock(&g->lock);
+	if (!e) {
+		e = ist__line_alloc(g->line, bytes, mem, device, ist__deadline(g->timeout_ns, 0), out, err);
+		ist__line_drop(g->line);
+	}
+	ist__group_unref(g);
 	return e;
 }
 

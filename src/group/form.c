@@ -810,8 +810,8 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 ist_err
 ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct ist_error *err)
 {
-	struct ist__groups *groups;
-	struct ist__form *f;
+	struct ist__groups *groups = NULL;
+	struct ist__form *f = NULL;
 	struct ist_req *req;
 	pthread_t thread;
 	int rc;

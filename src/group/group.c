@@ -279,7 +279,7 @@ ist_err
 ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_error *err)
 {
 	struct ist_group *handle = ist__handle_new(g->env, IST__GROUP, sizeof(*handle));
-	struct ist__groups *gs;
+	struct ist__groups *gs = NULL;
 
 	if (!handle)
 		return ist__fail_memory(err, "group_new");
@@ -374,7 +374,7 @@ ist__group_broken(struct ist__group *g, struct ist_error *err)
 }
 
 struct ist__line *
-ist__group_line(struct ist_group *handle, const char *op, struct ist_error *err)
+ist__group_line(struct ist_group *handle, const char *op, uint32_t peer, struct ist_error *err)
 {
 	struct ist__group *g;
 	struct ist__line *line = NULL;
@@ -386,7 +386,7 @@ ist__group_line(struct ist_group *handle, const char *op, struct ist_error *err)
 	if (!ist__group_broken(g, err)) {
 		uint32_t r = 0;
 
-		while (r < g->size && g->gone[r] != IST__GONE_LEFT)
+		while (r < g->size && (g->gone[r] != IST__GONE_LEFT || (peer != IST_NO_RANK && peer != r)))
 			r++;
 		if (r == g->size) {
 			line = g->line;

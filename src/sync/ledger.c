@@ -59,7 +59,7 @@ ist__ledger_add(struct ist__ledger *l, const struct ist_tensor *t, const char *o
 {
 	void *array = l->entries;
 	struct ist__entry x = { .rank = t->rank, .bytes = t->bytes };
-	uint32_t dtype, known;
+	uint32_t dtype = 0, known;
 	ist_err e = check(t, &dtype, op, err);
 
 	if (e)

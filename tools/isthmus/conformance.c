@@ -106,6 +106,7 @@ run_one(struct run *run, const char *name, void (*check)(struct cf *t), uint32_t
 
 	*c = (struct conformance_check){ .name = name };
 	atomic_store(&s->told, 0);
+	atomic_store(&s->staging, 0);
 	s->text[0] = s->stage[0] = 0;
 	for (int i = 0; i < CF_CELLS; i++)
 		atomic_store(&s->cell[i], 0);

@@ -202,7 +202,7 @@ max_ops_body(struct cf_rank *r)
 {
 	uint64_t max = r->t->shared->max_ops, half = (max == 0 || max > 256 ? 256 : max) / 2;
 	uint8_t src[128], dst[128] = { 0 };
-	struct ist_op ops[256];
+	struct ist_op ops[256] = { { 0 } };
 
 	half = half > 128 ? 128 : half;
 	for (uint64_t i = 0; i < half; i++) {

@@ -54,9 +54,12 @@ cf_stage(struct cf *t, const char *fmt, ...)
 {
 	va_list ap;
 
+	if (atomic_exchange(&t->shared->staging, 1)) /* another rank says something: as good */
+		return;
 	va_start(ap, fmt);
 	vsnprintf(t->shared->stage, sizeof(t->shared->stage), fmt, ap);
 	va_end(ap);
+	atomic_store(&t->shared->staging, 0);
 }
 
 int64_t

@@ -18,7 +18,7 @@ enum { CF_CELLS = 16, CF_RANKS_MAX = 8, CF_EXIT_FAILED = 40, CF_EXIT_SKIPPED = 4
 
 /* Seen by all processes of a check, and by the one that waits for it. */
 struct cf_shared {
-	_Atomic uint32_t told;
+	_Atomic uint32_t told, staging;
 	char text[512];
 	char stage[256];
 	_Atomic uint64_t cell[CF_CELLS]; /* for the check's own use; 0 at its start */

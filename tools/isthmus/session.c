@@ -234,6 +234,18 @@ session_meet(struct session *s)
 	return code ? cli_fail_argument(s->cli, &err) : EXIT_DONE;
 }
 
+void
+session_give_up(struct session *s, const char *reason)
+{
+	uint32_t done = 0;
+
+	if (!s->forming || signals_got())
+		return;
+	ist_req_wait(s->forming, IST_NS_PER_S, NULL);
+	if (ist_req_test(s->forming, &done, NULL) == IST_OK && done && ist_req_group(s->forming, &s->group, NULL) == IST_OK)
+		ist_group_abort(s->group, reason);
+}
+
 int
 session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, struct ist_group **out)
 {

@@ -35,6 +35,9 @@ int session_plan(struct session *s, struct cli *cli);
 int session_open(struct session *s);   /* env and endpoint */
 int session_start(struct session *s);  /* begins to meet; other work may be done meanwhile */
 int session_meet(struct session *s);   /* waits until the group has formed */
+/* This member can't go on, for a reason of its own: waits a second at most for the group to form, so that the others can be
+ * told instead of waiting for us until their deadline. */
+void session_give_up(struct session *s, const char *reason);
 /* A second group at the same endpoint (demo: the member's own world). Blocks. */
 int session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, struct ist_group **out);
 /* Takes everything apart, bounded; s may be half made. */

@@ -468,13 +468,13 @@ host_task_free(struct ist_chan *chan, struct ist_task *task)
 static void
 host_abort(struct ist_chan *chan, ist_err why)
 {
-	const uint64_t one = 1;
+	uint64_t one = 1;
 	ist_err none = IST_OK;
 	int saved = errno;
 
 	atomic_compare_exchange_strong(&chan->aborted, &none, why ? why : IST_ABORTED);
 	if (write(chan->wake_fd, &one, sizeof(one)) < 0)
-		errno = 0; /* full: it is readable as it is */
+		one = 0; /* full: it is readable as it is */
 	errno = saved;
 }
 

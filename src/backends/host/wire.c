@@ -295,7 +295,7 @@ ist__host_link(struct ist_chan *chan)
 	}
 	settle(chan);
 	for (uint32_t r = 0; r < chan->size; r++)
-		if (r != chan->rank && !chan->peers[r].near && (chan->opt.transport == TRANSPORT_SHM || chan->peers[r].addr.ss_family == AF_UNSPEC)) {
+		if (r != chan->rank && !chan->peers[r].near && (chan->listen_fd < 0 || chan->peers[r].addr.ss_family == AF_UNSPEC)) {
 			link_fail(chan, IST_UNSUPPORTED, r, "this member can't be reached: no shared memory with it, and it or this member speaks no tcp");
 			return false;
 		}
