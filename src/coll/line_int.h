@@ -114,6 +114,8 @@ struct ist__line {
 	bool ending, stopping, queued;   /* its copies of aborted and stop; queue may hold something */
 	bool swept;                      /* the queue was ended */
 	int64_t give_up_at;              /* with ending: when tasks are left to themselves */
+	int64_t suspect_at;              /* not 0: when suspect becomes the failure, if the comparison has not said more */
+	struct ist_error suspect;
 	uint64_t next_seq;
 	uint64_t *sent, *received;       /* by peer */
 	char *scratch;

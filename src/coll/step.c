@@ -123,6 +123,26 @@ plugin_error(struct ist__line *line, const struct ist__op *op, const char *slot,
 	err->sys = st->sys;
 	if (st->rank < line->args.size)
 		ist__fail_rank(err, st->rank);
+	if (e != IST_MISMATCH && e != IST_ORDER_MISMATCH)
+		return;
+	if (op->how == IST__PAIR)
+		ist__fail_rank(err, op->args.peer);
+	ist__fail_rank(err, line->args.rank); /* two disagree: this one, and the other */
+}
+
+/* A backend that sees members disagree knows bytes and numbers; the comparison of prints, which is on its way, knows who
+ * does what, and the same on all members. It gets a moment to say so. */
+static bool
+await_comparison(struct ist__line *line, struct ist__op *op, ist_err e, const struct ist_error *err)
+{
+	if ((e != IST_MISMATCH && e != IST_ORDER_MISMATCH) || !op->compared || atomic_load(&op->checked))
+		return false;
+	op->failed = true;
+	if (line->suspect_at == 0) {
+		line->suspect = *err;
+		line->suspect_at = line->now + IST__GRACE_NS;
+	}
+	return true;
 }
 
 static void
@@ -325,7 +345,8 @@ look_slot(struct ist__line *line, struct ist__op *op, struct ist__leg *slot)
 	st.text[sizeof(st.text) - 1] = 0;
 	if (e && !op->failed) {
 		plugin_error(line, op, "test", e, &st, &err);
-		fail(line, op, &err);
+		if (!await_comparison(line, op, e, &err))
+			fail(line, op, &err);
 	}
 	if (st.state > IST_ABANDONED) {
 		if (!op->failed)

@@ -314,6 +314,12 @@ look_at_clock(struct ist__line *line)
 	line->looked_at = line->now;
 	if (line->ending)
 		return next;
+	if (line->suspect_at != 0) {
+		if (line->now >= line->suspect_at)
+			ist__line_fail(line, &line->suspect);
+		else
+			next = line->suspect_at;
+	}
 	for (struct ist__op *op = line->active.first; op; op = op->next) {
 		int64_t frozen;
 
