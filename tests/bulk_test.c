@@ -1,126 +1,421 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The public bulk operations, with a group that is nothing but a line: each call starts the operation of its name.
+ * Bulk operations of real processes over the host backend, on shared memory and on TCP: right bytes, disagreement, death
+ * in the middle, abort from another thread, two old worlds beside a new group.
  */
-#include "mem_world.h"
-
-#include "base/fail.h"
-
 #include <stdarg.h>
 #include <stddef.h>
-#include <string.h>
 #include <setjmp.h>
+#include <stdint.h>
 #include <cmocka.h>
 
-static struct world w;
+#include "ranks.h"
 
-struct ist_group {
-	uint32_t rank;
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct how {
+	uint32_t transport, victim;
+	uint64_t bytes, ballast;
 };
 
-struct ist__line *
-ist__group_line(struct ist_group *group, const char *op, struct ist_error *err)
+static double
+milliseconds(void)
 {
-	if (!group) {
-		ist__fail(err, IST_BAD_HANDLE, op, "the handle is NULL");
-		return NULL;
-	}
-	ist__line_hold(w.lines[group->rank]);
-	return w.lines[group->rank];
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-int64_t
-ist__group_timeout(struct ist_group *group)
+static uint8_t
+byte_at(uint64_t i, uint32_t who)
 {
-	(void)group;
-	return 60 * IST_NS_PER_S;
+	return (uint8_t)(i * 31 + (i >> 13) + who * 101 + 7);
 }
 
-typedef ist_err (*call)(struct ist_group *group, const struct ist_coll_args *args, struct ist_req **out, struct ist_error *err);
+static uint8_t *
+pattern(uint64_t n, uint32_t who)
+{
+	uint8_t *b = malloc(n ? n : 1);
 
-static int32_t src[2][4], dst[2][4];
+	CHECK(b);
+	for (uint64_t i = 0; i < n; i++)
+		b[i] = byte_at(i, who);
+	return b;
+}
 
-/* Starts it on both ranks with so many elements, waits. */
 static void
-both(call f0, call f1, uint64_t n_src, uint64_t n_dst, uint32_t peer0, uint32_t peer1)
+expect(const uint8_t *b, uint64_t n, uint32_t who)
 {
-	struct ist_group g[2] = { { 0 }, { 1 } };
-	struct ist_req *reqs[2];
-	call f[] = { f0, f1 };
+	for (uint64_t i = 0; i < n; i++)
+		CHECK(b[i] == byte_at(i, who));
+}
 
-	for (uint32_t r = 0; r < 2; r++) {
-		struct ist_coll_args a = { .struct_size = sizeof(a), .peer = r ? peer1 : peer0, .dtype = IST_I32, .reduce = IST_SUM,
-			.src = { .addr = src[r], .bytes = n_src * 4 }, .dst = { .addr = dst[r], .bytes = n_dst * 4 } };
+static struct ist_buf
+buf(void *addr, uint64_t bytes)
+{
+	return (struct ist_buf){ .addr = addr, .bytes = bytes, .device = -1 };
+}
 
-		for (int i = 0; i < 4; i++) {
-			src[r][i] = 1 + (int32_t)r * 10 + i;
-			dst[r][i] = 0;
+static ist_err
+finish(struct ist_req *req, struct ist_error *err)
+{
+	ist_err e = ist_req_wait(req, 0, err);
+
+	CHECK(ist_req_free(req) == IST_OK);
+	return e;
+}
+
+typedef ist_err (*operation)(struct ist_group *, const struct ist_coll_args *, struct ist_req **, struct ist_error *);
+
+static void
+run(struct member *m, operation op, struct ist_coll_args *a)
+{
+	struct ist_req *req;
+
+	a->struct_size = sizeof(*a);
+	CHECK_ERR(IST_OK, op(m->g, a, &req, &m->err), &m->err);
+	CHECK_ERR(IST_OK, finish(req, &m->err), &m->err);
+}
+
+static void
+every_operation(struct member *m, uint32_t rank, uint32_t size, uint64_t n)
+{
+	uint8_t *mine = pattern(n * size, rank), *out = malloc(n * size + 1);
+	struct ist_coll_args a;
+	struct ist_req *req, *req2;
+	int32_t sum, one = (int32_t)rank + 1;
+
+	CHECK(out);
+	for (uint32_t root = 0; root < size; root++) {
+		a = (struct ist_coll_args){ .peer = root, .src = buf(mine, n), .dst = buf(out, n) };
+		run(m, ist_broadcast, &a);
+		if (rank != root)
+			expect(out, n, root);
+		a = (struct ist_coll_args){ .peer = root, .src = buf(mine, n), .dst = buf(out, n * size) };
+		run(m, ist_gather, &a);
+		for (uint32_t r = 0; rank == root && r < size; r++)
+			expect(out + r * n, n, r);
+		a = (struct ist_coll_args){ .peer = root, .src = buf(mine, n * size), .dst = buf(out, n) };
+		run(m, ist_scatter, &a);
+		for (uint64_t i = 0; i < n; i++)
+			CHECK(out[i] == byte_at(rank * n + i, root));
+	}
+	a = (struct ist_coll_args){ .src = buf(mine, n), .dst = buf(out, n * size) };
+	run(m, ist_all_gather, &a);
+	for (uint32_t r = 0; r < size; r++)
+		expect(out + r * n, n, r);
+	a = (struct ist_coll_args){ .src = buf(mine, n * size), .dst = buf(out, n * size) };
+	run(m, ist_all_to_all, &a);
+	for (uint32_t r = 0; r < size; r++)
+		for (uint64_t i = 0; i < n; i++)
+			CHECK(out[r * n + i] == byte_at(rank * n + i, r));
+	a = (struct ist_coll_args){ .dtype = IST_I32, .reduce = IST_SUM, .src = buf(&one, 4), .dst = buf(&sum, 4) };
+	run(m, ist_all_reduce, &a);
+	CHECK(sum == (int32_t)(size * (size + 1) / 2));
+	if (size > 1) {
+		a = (struct ist_coll_args){ .struct_size = sizeof(a), .peer = (rank + 1) % size, .src = buf(mine, n) };
+		CHECK_ERR(IST_OK, ist_send(m->g, &a, &req, &m->err), &m->err);
+		a = (struct ist_coll_args){ .struct_size = sizeof(a), .peer = (rank + size - 1) % size, .dst = buf(out, n) };
+		CHECK_ERR(IST_OK, ist_recv(m->g, &a, &req2, &m->err), &m->err);
+		CHECK_ERR(IST_OK, finish(req2, &m->err), &m->err);
+		CHECK_ERR(IST_OK, finish(req, &m->err), &m->err);
+		expect(out, n, (rank + size - 1) % size);
+	}
+	free(mine);
+	free(out);
+}
+
+static int
+moves(struct ranks *r, uint32_t rank, void *arg)
+{
+	static const uint64_t sizes[] = { 0, 1, 4097, 300001, (3u << 20) + 3 };
+	struct how *how = arg;
+	struct member m;
+
+	member_init(&m, how->transport);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "b", rank, r->n, 60, 30), &m.err);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		every_operation(&m, rank, r->n, sizes[i]);
+	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+moves_everything(void **state)
+{
+	static const uint32_t sizes[] = { 1, 2, 3, 5 };
+
+	(void)state;
+	for (uint32_t t = IST_TRANSPORT_SHM; t <= IST_TRANSPORT_TCP; t++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+			struct how how = { .transport = t };
+			struct ranks r;
+
+			ranks_init(&r, sizes[i]);
+			ranks_start_all(&r, moves, &how);
+			assert_int_equal(ranks_join(&r, 120, 0), 0);
+			ranks_fini(&r);
 		}
-		assert_int_equal(f[r](&g[r], &a, &reqs[r], NULL), IST_OK);
+}
+
+/* ---- disagreement ---- */
+
+enum disagreement { OTHER_SIZE, OTHER_ROOT, OTHER_DTYPE, OTHER_OPERATION, DISAGREEMENTS };
+
+static int
+disagrees(struct ranks *r, uint32_t rank, void *arg)
+{
+	uint32_t what = *(uint32_t *)arg;
+	uint64_t n = what == OTHER_SIZE && rank == 2 ? 8192 : 4096;
+	uint8_t *mem = calloc(1, 65536), *guard = mem + n;
+	struct ist_coll_args a = { .struct_size = sizeof(a), .src = buf(mem, n), .dst = buf(mem, n) };
+	operation op = ist_broadcast;
+	struct ist_req *req;
+	struct member m;
+	ist_err e;
+
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "x", rank, r->n, 60, 30), &m.err);
+	memset(guard, 0xA5, 8);
+	if (what == OTHER_ROOT && rank == 2)
+		a.peer = 1;
+	if (what == OTHER_DTYPE || (what == OTHER_OPERATION && rank == 1)) {
+		op = ist_all_reduce;
+		a.reduce = IST_SUM;
+		a.dtype = what == OTHER_DTYPE && rank == 1 ? IST_I32 : IST_F32;
 	}
-	for (uint32_t r = 0; r < 2; r++) {
-		assert_int_equal(ist_req_wait(reqs[r], 0, NULL), IST_OK);
-		assert_int_equal(ist_req_free(reqs[r]), IST_OK);
+	e = op(m.g, &a, &req, &m.err);
+	if (!e) /* else the others found it before this one began */
+		e = finish(req, &m.err);
+	CHECK_ERR(what == OTHER_OPERATION ? IST_ORDER_MISMATCH : IST_MISMATCH, e, &m.err);
+	CHECK(m.err.n_ranks >= 2 && m.err.detail[0]);
+	for (int i = 0; i < 8; i++)
+		CHECK(guard[i] == 0xA5);
+	member_fini(&m);
+	free(mem);
+	return 0;
+}
+
+static void
+finds_disagreement_everywhere(void **state)
+{
+	(void)state;
+	for (uint32_t what = 0; what < DISAGREEMENTS; what++) {
+		struct ranks r;
+
+		ranks_init(&r, 3);
+		ranks_start_all(&r, disagrees, &what);
+		assert_int_equal(ranks_join(&r, 60, 0), 0);
+		ranks_fini(&r);
 	}
 }
 
-#define SEEN(r, ...) assert_memory_equal(dst[r], ((int32_t[4]){ __VA_ARGS__ }), sizeof(dst[r]))
+/* ---- death ---- */
 
-static void
-each_call_does_what_it_is_called(void **state)
+static int
+dies_in_mid_broadcast(struct ranks *r, uint32_t rank, void *arg)
 {
-	(void)state;
-	world_open(&w, 2, NULL, 0);
-	both(ist_broadcast, ist_broadcast, 2, 2, 1, 1);
-	SEEN(0, 11, 12, 0, 0);
-	SEEN(1, 0, 0, 0, 0);
-	both(ist_all_gather, ist_all_gather, 2, 4, 0, 0);
-	SEEN(0, 1, 2, 11, 12);
-	SEEN(1, 1, 2, 11, 12);
-	both(ist_gather, ist_gather, 2, 4, 1, 1);
-	SEEN(0, 0, 0, 0, 0);
-	SEEN(1, 1, 2, 11, 12);
-	both(ist_scatter, ist_scatter, 4, 2, 0, 0);
-	SEEN(0, 1, 2, 0, 0);
-	SEEN(1, 3, 4, 0, 0);
-	both(ist_all_to_all, ist_all_to_all, 4, 4, 0, 0);
-	SEEN(0, 1, 2, 11, 12);
-	SEEN(1, 3, 4, 13, 14);
-	both(ist_all_reduce, ist_all_reduce, 4, 4, 0, 0);
-	SEEN(0, 12, 14, 16, 18);
-	SEEN(1, 12, 14, 16, 18);
-	both(ist_reduce_scatter, ist_reduce_scatter, 4, 2, 0, 0);
-	SEEN(0, 12, 14, 0, 0);
-	SEEN(1, 16, 18, 0, 0);
-	both(ist_send, ist_recv, 3, 3, 1, 0);
-	SEEN(1, 1, 2, 3, 0);
-	assert_true(world_close(&w));
+	struct how *how = arg;
+	_Atomic uint32_t *flags = r->shared;
+	uint8_t *mem = mmap(NULL, how->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ist_coll_args a = { .struct_size = sizeof(a), .src = buf(mem, how->bytes), .dst = buf(mem, how->bytes) };
+	uint32_t next = rank > how->victim ? rank - 1 : rank;
+	struct member m;
+	ist_err e = IST_OK;
+
+	CHECK(mem != MAP_FAILED);
+	if (rank == how->victim && how->ballast)
+		CHECK(mmap(NULL, how->ballast, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) != MAP_FAILED);
+	member_init(&m, how->transport);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "d", rank, r->n, 60, 30), &m.err);
+	atomic_fetch_add(&flags[0], 1);
+	ranks_await(&flags[0], r->n);
+	while (!e) { /* over and over, until the blow */
+		struct ist_req *req;
+
+		e = ist_broadcast(m.g, &a, &req, &m.err);
+		if (!e)
+			e = finish(req, &m.err);
+		atomic_fetch_add(&flags[1], 1);
+	}
+	((double *)r->shared)[64 + rank] = milliseconds();
+	CHECK_ERR(IST_PEER_LOST, e, &m.err);
+	CHECK(m.err.n_ranks == 1 && m.err.ranks[0] == how->victim);
+	CHECK(ist_group_free(m.g) == IST_OK);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "after", next, r->n - 1, 60, 30), &m.err);
+	every_operation(&m, next, r->n - 1, 100001);
+	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	member_fini(&m);
+	munmap(mem, how->bytes);
+	return 0;
 }
 
 static void
-bad_calls_are_refused(void **state)
+death(uint32_t transport, uint32_t victim, uint64_t bytes, uint64_t ballast)
 {
-	struct ist_group g = { 0 };
-	struct ist_coll_args a = { .struct_size = sizeof(a), .peer = 1 };
-	struct ist_req *req = NULL;
-	struct ist_error err;
+	struct how how = { .transport = transport, .victim = victim, .bytes = bytes, .ballast = ballast };
+	_Atomic uint32_t *flags;
+	struct ranks r;
+	double at;
+
+	ranks_init(&r, 4);
+	flags = r.shared;
+	ranks_start_all(&r, dies_in_mid_broadcast, &how);
+	ranks_await(&flags[1], 5);
+	at = milliseconds();
+	kill(r.pid[victim], SIGKILL);
+	assert_int_equal(ranks_join(&r, 120, UINT64_C(1) << victim), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		if (i != victim)
+			fprintf(stderr, "%s, rank %u with %llu MiB resident killed: rank %u knew after %.1f ms\n", transport == IST_TRANSPORT_TCP ? "tcp" : "shm",
+				victim, (unsigned long long)ballast >> 20, i, ((double *)r.shared)[64 + i] - at);
+	ranks_fini(&r);
+}
+
+static void
+survives_death_in_mid_broadcast(void **state)
+{
+	(void)state;
+	for (uint32_t t = IST_TRANSPORT_SHM; t <= IST_TRANSPORT_TCP; t++)
+		for (uint32_t victim = 0; victim < 4; victim++)
+			death(t, victim, 16 << 20, 0);
+}
+
+static void
+survives_the_death_of_a_big_one(void **state)
+{
+	const char *want = getenv("ISTHMUS_TEST_BALLAST_MIB");
+	uint64_t ballast = (want ? strtoull(want, NULL, 10) : 256) << 20;
 
 	(void)state;
-	ist_error_init(&err);
-	world_open(&w, 2, NULL, 0);
-	assert_int_equal(ist_broadcast(NULL, &a, &req, NULL), IST_BAD_HANDLE);
-	assert_int_equal(ist_broadcast(NULL, &a, &req, &err), IST_BAD_HANDLE);
-	assert_string_equal(err.op, "broadcast");
-	assert_int_equal(ist_send(&g, NULL, &req, &err), IST_INVALID_ARGUMENT);
-	assert_int_equal(ist_send(&g, &a, NULL, &err), IST_INVALID_ARGUMENT);
-	assert_null(req);
-	assert_true(world_close(&w));
+	death(IST_TRANSPORT_SHM, 1, 16 << 20, ballast);
+	death(IST_TRANSPORT_TCP, 1, 16 << 20, ballast);
+}
+
+/* ---- abort from another thread ---- */
+
+static void *
+abort_it(void *arg)
+{
+	struct member *m = arg;
+
+	CHECK(ist_group_abort(m->g, "changed my mind") == IST_OK);
+	return NULL;
+}
+
+static int
+aborted_from_another_thread(struct ranks *r, uint32_t rank, void *arg)
+{
+	uint64_t n = UINT64_C(1) << 28;
+	uint8_t *mem = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct ist_coll_args a = { .struct_size = sizeof(a), .src = buf(mem, n), .dst = buf(mem, n) };
+	struct ist_req *req;
+	pthread_t thread;
+	struct member m;
+	uint32_t done = 0;
+	ist_err e;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "t", rank, r->n, 60, 30), &m.err);
+	if (rank == 1) /* never enters */
+		e = ist_barrier(m.g, 0, &m.err);
+	else {
+		CHECK_ERR(IST_OK, ist_broadcast(m.g, &a, &req, &m.err), &m.err);
+		if (rank == 0) {
+			CHECK_ERR(IST_OK, ist_req_test(req, &done, &m.err), &m.err);
+			CHECK(!done && pthread_create(&thread, NULL, abort_it, &m) == 0);
+		}
+		e = finish(req, &m.err);
+	}
+	CHECK_ERR(IST_ABORTED, e, &m.err);
+	CHECK(strstr(m.err.detail, "changed my mind"));
+	if (rank == 0)
+		pthread_join(thread, NULL);
+	member_fini(&m);
+	munmap(mem, n);
+	return 0;
+}
+
+static void
+ends_on_abort_from_another_thread(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 3);
+	ranks_start_all(&r, aborted_from_another_thread, NULL);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
+
+/* ---- two worlds ---- */
+
+static int
+two_worlds(struct ranks *r, uint32_t rank, void *arg)
+{
+	int trainer = rank < 2;
+	uint32_t mine = trainer ? rank : rank - 2, size = trainer ? 2 : 3, rounds = *(uint32_t *)arg, fds = 0, threads = 0;
+	struct member m, old;
+
+	member_init(&old, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&old, r->at, trainer ? "trainers" : "engines", mine, size, 60, 30), &old.err);
+	m = old;
+	for (uint32_t i = 0; i < rounds; i++) {
+		CHECK_ERR(IST_OK, ist_barrier(old.g, 0, &old.err), &old.err);
+		CHECK_ERR(IST_OK, member_join(&m, r->at, "all", rank, 5, 60, 30), &m.err);
+		every_operation(&m, rank, 5, 20001);
+		every_operation(&old, mine, size, 3001);
+		CHECK(ist_group_free(m.g) == IST_OK);
+		m.g = NULL;
+		if (i == 4) {
+			fds = count_fds();
+			threads = count_threads();
+		}
+	}
+	for (int i = 0; i < 3000 && (count_fds() > fds + 4 || count_threads() > threads); i++) {
+		struct timespec t = { 0, 1000000 };
+
+		nanosleep(&t, NULL); /* lingering connections are bounded in time; what is asserted is the count */
+	}
+	CHECK(count_fds() <= fds + 4 && count_threads() <= threads);
+	every_operation(&old, mine, size, 3001);
+	CHECK_ERR(IST_OK, ist_barrier(old.g, 0, &old.err), &old.err);
+	member_fini(&old);
+	return 0;
+}
+
+static void
+joins_two_worlds_again_and_again(void **state)
+{
+	const char *want = getenv("ISTHMUS_TEST_ROUNDS");
+	uint32_t rounds = want ? (uint32_t)strtoul(want, NULL, 10) : 12;
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 5);
+	ranks_start_all(&r, two_worlds, &rounds);
+	assert_int_equal(ranks_join(&r, 280, 0), 0);
+	ranks_fini(&r);
 }
 
 int
 main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(each_call_does_what_it_is_called), cmocka_unit_test(bad_calls_are_refused) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(moves_everything),
+		cmocka_unit_test(finds_disagreement_everywhere),
+		cmocka_unit_test(survives_death_in_mid_broadcast),
+		cmocka_unit_test(survives_the_death_of_a_big_one),
+		cmocka_unit_test(ends_on_abort_from_another_thread),
+		cmocka_unit_test(joins_two_worlds_again_and_again),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ rank_argv(struct cli *cli, char *argv[OPT_COUNT + 8], char room[OPT_COUNT][4200]
 		argv[k++] = room[opt->id];
 	}
 	if (!option_given(&cli->o, OPT_LOG_LEVEL)) {
-		snprintf(room[OPT_LOG_LEVEL], 4200, "--log-level=warn");
+		snprintf(room[OPT_LOG_LEVEL], 4200, "--log-level=error");
 		argv[k++] = room[OPT_LOG_LEVEL];
 	}
 	argv[k++] = cli->o.args[0];

@@ -172,7 +172,7 @@ start(struct demo *d)
 		d->children[i].argv = d->argv[i];
 		d->children[i].env = env;
 	}
-	status = spawn_all(d->cli, d->children, n);
+	status = spawn_all(d->cli, d->children, n, 5 * IST_NS_PER_S);
 	free(env);
 	return status;
 }

@@ -166,7 +166,7 @@ local_run(struct local *l, char **argv, uint32_t n)
 		children[i].env = rank_env(l, &envs[i], i, n);
 		good = children[i].env != NULL;
 	}
-	status = good ? spawn_all(l->cli, children, n) : cli_fail_code(l->cli, IST_NO_MEMORY, "run", "%u processes", n);
+	status = good ? spawn_all(l->cli, children, n, IST_NS_PER_S / 2) : cli_fail_code(l->cli, IST_NO_MEMORY, "run", "%u processes", n);
 	for (uint32_t i = 0; children && i < n; i++)
 		free(children[i].env);
 	free(envs);

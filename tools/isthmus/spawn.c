@@ -18,7 +18,6 @@
 
 #define GRACE_NS (10 * IST_NS_PER_S)      /* after the first signal, or the first failure */
 #define GRACE_SHORT_NS (IST_NS_PER_S)     /* after the second */
-#define LAST_WORDS_NS (IST_NS_PER_S / 2)  /* after a failure: the others mostly fail by themselves, and can say why */
 
 struct pack {
 	const struct cli *cli;
@@ -32,6 +31,7 @@ struct pack {
 	int got, result;
 	int64_t term_at_ns;      /* INT64_MAX: nobody is to be ended */
 	int64_t kill_at_ns;
+	int64_t last_words_ns;
 };
 
 char **
@@ -166,7 +166,7 @@ ended(struct pack *p, struct child *c, int how)
 		p->result = c->status;
 		if (p->alive)
 			cli_say(p->cli, IST_LOG_WARN, "process %u ended with status %d; ending the others", (unsigned)(c - p->children), c->status);
-		p->term_at_ns = now_ns() + LAST_WORDS_NS;
+		p->term_at_ns = now_ns() + p->last_words_ns;
 		end_others(p, GRACE_NS);
 	}
 }
@@ -296,9 +296,10 @@ finish(struct pack *p)
 }
 
 int
-spawn_all(const struct cli *cli, struct child *children, uint32_t n)
+spawn_all(const struct cli *cli, struct child *children, uint32_t n, int64_t last_words_ns)
 {
-	struct pack p = { .cli = cli, .children = children, .n = n, .signals = -1, .term_at_ns = INT64_MAX, .kill_at_ns = INT64_MAX };
+	struct pack p = { .cli = cli, .children = children, .n = n, .signals = -1, .term_at_ns = INT64_MAX, .kill_at_ns = INT64_MAX,
+		.last_words_ns = last_words_ns };
 	int status;
 
 	p.groups = mmap(NULL, n * sizeof(*p.groups), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -21,8 +21,9 @@ struct child {
 
 /* environ, less what set replaces, plus set ("NAME=value", ends in NULL). To be freed; its strings are lent. */
 char **spawn_env(char *const *set);
-/* Starts all and waits for all. Signals are passed on. When one fails the others are ended. Returns 0, the first failed
+/* Starts all and waits for all. Signals are passed on. When one fails the others, which mostly fail by themselves and can
+ * say why, are ended after last_words_ns. Returns 0, the first failed
  * child's status, 128+n after signal n, or 124 when the deadline passed. */
-int spawn_all(const struct cli *cli, struct child *children, uint32_t n);
+int spawn_all(const struct cli *cli, struct child *children, uint32_t n, int64_t last_words_ns);
 
 #endif
