@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <cmocka.h>
 
 /* ---- the plain way ---- */
@@ -531,6 +532,138 @@ the_odd_one_out_is_named(void **unused)
 	kit_free(&k);
 }
 
+/* ---- several folders become one ---- */
+
+struct shards {
+	char tmp[64];
+	const char *dest;       /* "dir": a folder; else a sink's own text */
+	const char *other[2];   /* what each source's config.json holds */
+	const char *tensor[2];  /* in a-<rank>.safetensors, 1000 bytes */
+	uint8_t byte[2];
+	ist_err want;
+	struct ist_error error;
+	struct ist_report report;
+};
+
+static void
+write_file(const char *folder, const char *name, const void *front, uint64_t front_bytes, const void *at, uint64_t bytes)
+{
+	char path[400];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	f = fopen(path, "wb");
+	CHECK(f && fwrite(front, 1, front_bytes, f) == front_bytes && fwrite(at, 1, bytes, f) == bytes && fclose(f) == 0);
+}
+
+static void
+write_shard(const struct shards *x, uint32_t rank, char *folder)
+{
+	char head[200], name[40], data[1000];
+	uint64_t n;
+
+	snprintf(folder, 100, "%s/from-%u", x->tmp, rank);
+	CHECK(mkdir(folder, 0755) == 0);
+	memset(head, 0, 8);
+	snprintf(head + 8, sizeof(head) - 8, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[1000],\"data_offsets\":[0,1000]}}", x->tensor[rank]);
+	n = strlen(head + 8);
+	head[0] = (char)n;
+	memset(data, x->byte[rank], sizeof(data));
+	snprintf(name, sizeof(name), "a-%u.safetensors", rank);
+	write_file(folder, name, head, n + 8, data, sizeof(data));
+	write_file(folder, "config.json", "", 0, x->other[rank], strlen(x->other[rank]));
+}
+
+static void
+gather_shards(struct hand *h, void *arg)
+{
+	struct shards *x = arg;
+	struct ist_report r = { .struct_size = sizeof(r) };
+	struct ist_checkpoint *ck = NULL;
+	struct ist_sink *sink = NULL;
+	struct ist_sync *sync;
+	struct ist_error e;
+	char folder[100], dest[100];
+	ist_err code;
+
+	ist_error_init(&e);
+	CHECK_CODE(ist_sync_new(h->group, NULL, &sync, &e), IST_OK, &e);
+	if (h->rank < 2) {
+		write_shard(x, h->rank, folder);
+		CHECK_CODE(ist_checkpoint_open(h->env, folder, NULL, &ck, &e), IST_OK, &e);
+		CHECK_CODE(ist_sync_source(sync, ck, 0, 0, &e), IST_OK, &e);
+	} else {
+		snprintf(dest, sizeof(dest), "%s/to", x->tmp);
+		CHECK_CODE(ist_sink_open(h->env, strcmp(x->dest, "dir") ? x->dest : dest, 0, &sink, &e), IST_OK, &e);
+		CHECK_CODE(ist_sync_sink(sync, sink, &e), IST_OK, &e);
+	}
+	code = ist_sync_gather(sync, 0, &e);
+	if (!code)
+		code = ist_sync_update(sync, NULL, &r, &e);
+	CHECK_CODE(code, x->want, &e);
+	if (h->rank == 2) {
+		x->error = e;
+		x->report = r;
+	}
+	ist_sync_free(sync);
+	ist_sink_free(sink);
+	ist_checkpoint_free(ck);
+}
+
+static void
+run_shards(struct shards *x)
+{
+	struct kit k;
+
+	kit_new(&k, 3, 0);
+	kit_folders(&k);
+	snprintf(x->tmp, sizeof(x->tmp), "%s", k.tmp);
+	crew_run(&k.crew, gather_shards, x);
+	if (x->want == IST_OK && !strcmp(x->dest, "dir"))
+		for (int i = 0; i < 2; i++) {
+			char a[300], b[300];
+
+			snprintf(a, sizeof(a), "%s/from-%d/a-%d.safetensors", k.tmp, i, i);
+			snprintf(b, sizeof(b), "%s/to/a-%d.safetensors", k.tmp, i);
+			assert_true(kit_same_file(a, b));
+			snprintf(a, sizeof(a), "%s/from-%d/config.json", k.tmp, i);
+			snprintf(b, sizeof(b), "%s/to/config.json", k.tmp);
+			assert_true(kit_same_file(a, b));
+		}
+	kit_free(&k);
+}
+
+static void
+folders_become_one(void **unused)
+{
+	struct shards x = { .dest = "dir", .other = { "{}", "{}" }, .tensor = { "x", "y" }, .byte = { 1, 2 } };
+
+	(void)unused;
+	run_shards(&x);
+	assert_int_equal(x.report.tensors, 2);
+	assert_int_equal(x.report.bytes, 2000);
+	/* one file, two contents: a folder can't hold both; one that takes tensors alone does not care */
+	x.other[1] = "{ }";
+	x.want = IST_OVERLAP;
+	run_shards(&x);
+	assert_non_null(strstr(x.error.detail, "config.json"));
+	assert_int_equal(x.error.n_ranks, 2);
+	x.dest = "mem:";
+	x.want = IST_OK;
+	run_shards(&x);
+	assert_int_equal(x.report.tensors, 2);
+	/* one tensor, the same bytes: given once; other bytes: named */
+	x.tensor[1] = "x";
+	x.byte[1] = 1;
+	run_shards(&x);
+	assert_int_equal(x.report.tensors, 1);
+	assert_int_equal(x.report.bytes, 1000);
+	x.byte[1] = 2;
+	x.want = IST_OVERLAP;
+	run_shards(&x);
+	assert_string_equal(x.error.tensor, "x");
+}
+
 int
 main(void)
 {
@@ -556,6 +689,7 @@ main(void)
 		cmocka_unit_test(no_message_for_a_tensor),
 		cmocka_unit_test(files_come_out_as_they_were),
 		cmocka_unit_test(the_odd_one_out_is_named),
+		cmocka_unit_test(folders_become_one),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

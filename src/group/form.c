@@ -147,6 +147,9 @@ refused_error(struct ist__form *f, struct ist_error *err)
 	if (!e.code && f->stray.code)
 		e = f->stray;
 	if (e.code) {
+		for (uint32_t r = 0; e.n_ranks == 0 && r < f->args.size; r++)
+			if (ist__form_is_missing(f, r))
+				ist__fail_rank(&e, r); /* one of these; a hello does not say which */
 		ist__error_copy(err, &e);
 		for (uint32_t r = 1; r < f->args.size; r++)
 			ist__form_send_error(&f->star[r], f, IST__FAIL, &e);
@@ -173,8 +176,8 @@ round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
 static ist_err
 send_roll(struct ist__form *f, struct ist_error *err)
 {
-	uint64_t generation = 0, features = IST__FEATURES, bucket = f->claims[0].bucket_bytes;
-	uint32_t proto = IST__PROTO_MAX;
+	uint64_t generation = 0, features = f->ep->self.features, bucket = f->claims[0].bucket_bytes;
+	uint32_t proto = f->ep->self.proto_max;
 	struct ist__writer w;
 
 	while (generation == 0)
@@ -286,6 +289,7 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	struct ist__msg head = { .type = IST__JOIN, .from = f->args.rank };
 	struct ist__hostport hp;
 	struct ist__addrs at;
+	union ist__sockaddr local;
 	struct ist__conn *conn;
 	struct ist__writer w;
 	bool refused;
@@ -299,6 +303,11 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	if (e)
 		return e == IST_ABORTED ? ist__fail(err, e, "group_new", "cancelled") : IST_OK;
 	conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->ep->self, f->deadline);
+	if (conn && ist__conn_local(conn, &local) && (e = ist__ep_may_use(f->ep, &local, err))) {
+		ist__conn_close(conn, false);
+		return e;
+	}
+	memcpy(f->dialled, root->id, sizeof(f->dialled));
 	f->star[0].post = conn ? ist__inbox_add(&f->inbox, conn, IST__TAG(IST__TAG_STAR, 0)) : NULL;
 	if (!f->star[0].post)
 		return ist__fail_memory(err, "group_new");
@@ -317,11 +326,25 @@ may_retry(ist_err e)
 	return e == IST_PEER_LOST || e == IST_WRONG_PEER || e == IST_IO;
 }
 
+/* Is star[0] the connection to root? Not when the record has changed since, or when another member answers there: the
+ * record outlived its writer, or somebody altered it. */
+static bool
+is_root(struct ist__form *f, const struct ist__card *root)
+{
+	const struct ist__spoke *s = &f->star[0];
+
+	if (memcmp(f->dialled, root->id, IST__MEMBER_BYTES) != 0)
+		return false;
+	if (!s->ready || !memcmp(ist__conn_agreed(s->post->conn)->peer.member, root->id, IST__MEMBER_BYTES))
+		return true;
+	ist__fail(&f->rdv.last, IST_WRONG_PEER, "group_new", "another process answers at %s, where rank 0 should be", root->addr);
+	return false;
+}
+
 static ist_err
 await_roll(struct ist__form *f, struct ist_error *err)
 {
 	int64_t own = f->deadline, next = 0;
-	uint64_t seen = 0;
 	ist_err e = IST_OK;
 
 	if (f->deadline != IST__NEVER)
@@ -336,7 +359,6 @@ await_roll(struct ist__form *f, struct ist_error *err)
 		}
 		if (root && f->listening && !f->star[0].post && now >= next) {
 			next = now + 20 * IST__MS;
-			seen = f->rdv.finds;
 			e = dial_root(f, root, err);
 			if (e)
 				break;
@@ -346,9 +368,11 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			ist__error_copy(&f->rdv.last, err);
 			e = IST_OK;
 		}
-		if (f->star[0].post && seen != f->rdv.finds && memcmp(f->rdv.card.id, ist__conn_agreed(f->star[0].post->conn)->peer.member, IST__MEMBER_BYTES) != 0 &&
-		    f->star[0].ready)
-			ist__spoke_clear(f, &f->star[0], false); /* rank 0 is somewhere else now */
+		root = f->cards ? root : f->rdv.found ? &f->rdv.card : NULL;
+		if (!e && root && f->star[0].post && !is_root(f, root)) {
+			ist__spoke_clear(f, &f->star[0], false);
+			next = ist__now() + 100 * IST__MS;
+		}
 		if (!e && !root)
 			pthread_mutex_lock(&f->missing_lock), f->missing[0] = 1, pthread_mutex_unlock(&f->missing_lock);
 	}
@@ -379,7 +403,7 @@ read_roll(struct ist__form *f, struct ist_error *err)
 		if (!ist__card_get(&r, &c->card))
 			break;
 	}
-	if (r.bad || generation == 0 || f->proto < IST__PROTO_MIN || f->proto > IST__PROTO_MAX)
+	if (r.bad || generation == 0 || f->proto < f->ep->self.proto_min || f->proto > f->ep->self.proto_max)
 		return ist__fail(err, IST_BAD_FORMAT, "group_new", "rank 0's roll-call can't be read");
 	if (memcmp(f->claims[f->args.rank].card.id, f->card.id, IST__MEMBER_BYTES) != 0)
 		return ist__fail(err, IST_CONFLICT, "group_new", "rank 0 took somebody else for rank %u", f->args.rank);

@@ -58,6 +58,7 @@ struct ist__form {
 	char bound[IST__BOUND];        /* local address, without port */
 	bool listening;
 	struct ist__rdv rdv;
+	uint8_t dialled[IST__MEMBER_BYTES]; /* the member that star[0] was dialled as */
 	struct ist__expect expect;
 	bool expecting;
 	uint64_t generation;           /* atomic: the endpoint's visitors are matched by it on the loop's thread */

@@ -11,17 +11,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { VISITORS = 1024, HELLO_MS = 10000, PAUSE_MS = 100 };
+enum { VISITORS = 1024, PATIENCE_MS = 10000, PAUSE_MS = 100 };
 
 struct visitor {
 	struct visitor *next, **link;
 	struct ist__acceptor *acceptor;
 	struct ist__conn *conn;
+	int64_t until; /* the first frame must be there */
 };
 
 struct ist__acceptor {
 	struct ist__watch watch;
 	struct ist__timer timer; /* out of descriptors: look again later */
+	struct ist__timer sweep; /* who said hello and then nothing */
 	struct ist__acceptor_args args;
 	struct visitor *visitors;
 	uint32_t n;
@@ -88,6 +90,26 @@ drop_oldest(struct ist__acceptor *a)
 }
 
 static void
+on_sweep(struct ist__timer *timer)
+{
+	struct ist__acceptor *a = (struct ist__acceptor *)(void *)((char *)timer - offsetof(struct ist__acceptor, sweep));
+	int64_t now = ist__now(), next = IST__NEVER;
+
+	for (struct visitor *v = a->visitors, *older; v; v = older) {
+		struct ist__conn *conn = v->conn;
+
+		older = v->next;
+		if (v->until > now) {
+			next = v->until < next ? v->until : next;
+			continue;
+		}
+		visitor_remove(v);
+		ist__conn_close(conn, false);
+	}
+	ist__timer_set(a->args.loop, &a->sweep, next);
+}
+
+static void
 welcome(struct ist__acceptor *a, int fd)
 {
 	struct visitor *v = ist__alloc(ctx_of(a), sizeof(*v));
@@ -99,7 +121,8 @@ welcome(struct ist__acceptor *a, int fd)
 		return;
 	}
 	v->acceptor = a;
-	v->conn = ist__conn_new(a->args.loop, fd, IST__RESPONDER, a->args.self, ist__now() + HELLO_MS * IST__MS);
+	v->until = ist__now() + a->args.patience_ns;
+	v->conn = ist__conn_new(a->args.loop, fd, IST__RESPONDER, a->args.self, v->until);
 	if (!v->conn) {
 		ist__free(ctx_of(a), v);
 		return;
@@ -112,6 +135,8 @@ welcome(struct ist__acceptor *a, int fd)
 		v->next->link = &v->next;
 	a->visitors = v;
 	a->n++;
+	if (!a->sweep.link)
+		ist__timer_set(a->args.loop, &a->sweep, v->until);
 	ist__conn_attach(v->conn, &visitor_ops, v);
 }
 
@@ -172,7 +197,10 @@ ist__acceptor_new(const struct ist__acceptor_args *args, struct ist_error *err)
 	}
 	a->args = *args;
 	a->watch = (struct ist__watch){ .fd = args->fd, .on = on_event };
+	if (!a->args.patience_ns)
+		a->args.patience_ns = PATIENCE_MS * IST__MS;
 	a->timer.on = on_timer;
+	a->sweep.on = on_sweep;
 	ist__loop_run(args->loop, start_here, &start);
 	if (start.sys) {
 		close(args->fd);
@@ -190,6 +218,7 @@ stop_here(void *arg)
 
 	ist__loop_unwatch(a->args.loop, &a->watch);
 	ist__timer_stop(&a->timer);
+	ist__timer_stop(&a->sweep);
 	while (a->visitors)
 		drop_oldest(a);
 	close(a->watch.fd);

@@ -14,6 +14,7 @@ struct ist__acceptor_args {
 	struct ist__loop *loop;
 	int fd;                        /* listening, non-blocking; taken over */
 	const struct ist__self *self;  /* lent until the acceptor is freed */
+	int64_t patience_ns;           /* how long a visitor may take until its first frame; 0: 10 s */
 	void *owner;
 	/* A visitor with its first frame. Both are the callee's: it gives conn another owner or closes it. Loop's thread. */
 	void (*visitor)(void *owner, struct ist__conn *conn, struct ist__frame *frame);
