@@ -379,6 +379,7 @@ ist__ep_host(struct ist__ep *ep, const struct ist__addrs *to, const char *own, b
 		e = e ? e : IST_IO;
 		goto out;
 	}
+	ist__store_on_refused(h->store, on_refused, ep); /* most likely a member of ours that is too new or too old */
 	h->next = ep->hosted;
 	ep->hosted = h;
 	*fresh = true;

@@ -497,7 +497,8 @@ make_group(struct ist__form *f, struct ist_error *err)
 		g->members[r] = (struct ist__member){ .card = f->claims[r].card, .host = f->host[r], .slot = f->slot[r] };
 		g->link_of[r] = -1;
 		g->n_hosts += f->host[r] == r;
-		g->shm_pairs += r != f->args.rank && f->host[r] == f->host[f->args.rank];
+		g->shm_pairs += r != f->args.rank && f->host[r] == f->host[f->args.rank] && f->claims[r].transport != IST_TRANSPORT_TCP &&
+			f->ep->transport != IST_TRANSPORT_TCP;
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		g->links[i] = (struct ist__link){ .group = g, .rank = nb[i] };
@@ -525,9 +526,11 @@ make_line(struct ist__form *f, struct ist_error *err)
 		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent };
 	ist_err e = ist__line_new(&args, &f->group->line, err);
 
-	if (!e)
-		f->chan = NULL;
-	return e;
+	if (e)
+		return e;
+	f->chan = NULL;
+	ist__line_hold(f->group->line); /* the mesh looks at it until the group's memory goes */
+	return IST_OK;
 }
 
 static ist_err

@@ -203,6 +203,8 @@ group_free(struct ist__group *g)
 			g->links[i].partials = m->next;
 			ist__msg_free(g->loop, m);
 		}
+	if (g->line)
+		ist__line_drop(g->line);
 	ist__ep_unref(g->ep);
 	ist__free(ctx, g->name);
 	ist__free(ctx, g->backend_name);

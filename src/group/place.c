@@ -181,6 +181,7 @@ status_tcp(struct ist_env *env, const struct ist_status_args *a, struct rows *ro
 	struct ist__hostport hp;
 	struct ist__addrs at;
 	struct ist__inbox inbox;
+	union ist__sockaddr local;
 	struct ist__conn *conn;
 	struct ist__post *post;
 	struct ist__ep *ep;
@@ -200,7 +201,11 @@ status_tcp(struct ist_env *env, const struct ist_status_args *a, struct rows *ro
 		if (!e) {
 			conn = ist__conn_new(ep->loop, fd, IST__INITIATOR, &ep->self, deadline);
 			post = conn ? ist__inbox_add(&inbox, conn, 0) : NULL;
-			e = post ? ask(&inbox, post, deadline, rows, err) : ist__fail_memory(err, "status");
+			e = post ? IST_OK : ist__fail_memory(err, "status");
+			if (!e && ist__conn_local(conn, &local))
+				e = ist__ep_may_use(ep, &local, err);
+			if (!e)
+				e = ask(&inbox, post, deadline, rows, err);
 		}
 		ist__inbox_fini(&inbox);
 	}

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200 };
+enum { RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024 };
 
 static const struct ist__ctx *
 ctx_of(const struct ist__rdv *rdv)
@@ -28,6 +28,8 @@ ist__rdv_check(const struct ist_group_args *a, struct ist_error *err)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "one of at, kv and addresses says how the members meet; %d are given", ways);
 	if (a->kv && (!a->kv->set || !a->kv->get))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "the key-value store lacks set or get");
+	if (a->kv && strlen(a->prefix ? a->prefix : "") + strlen(a->name ? a->name : "") + sizeof("/rank0") > KEY)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "prefix and name are longer than %d bytes together", KEY);
 	if (a->at && !strncmp(a->at, "dir:", 4))
 		return a->at[4] ? IST_OK : ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "\"%s\": the folder is missing", a->at);
 	return a->at ? ist__tcp_url_parse(a->at, false, &hp, err) : IST_OK;
@@ -144,7 +146,6 @@ found_card(struct ist__rdv *rdv, const void *at, uint64_t n, struct ist_error *e
 		return ist__fail(err, IST_BAD_FORMAT, "meet", "what the meeting place says of rank 0 is no address");
 	rdv->card = card;
 	rdv->found = true;
-	rdv->finds++;
 	return IST_OK;
 }
 
@@ -264,7 +265,7 @@ step_kv(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadline, st
 	uint64_t n = sizeof(room);
 	int64_t wait = KV_MS * IST__MS, left = deadline == IST__NEVER ? wait : deadline - ist__now();
 	struct ist__writer w;
-	char key[512];
+	char key[KEY];
 	ist_err e;
 
 	snprintf(key, sizeof(key), "%s%s/rank0", rdv->prefix, rdv->name);

@@ -26,7 +26,6 @@ struct ist__rdv {
 	bool published, found;
 	union ist__sockaddr local;
 	struct ist__card card;    /* rank 0: ours; others: what was found */
-	uint64_t finds;           /* how often something was found */
 	int64_t next;             /* when to try again */
 	int lock_fd;              /* dir */
 	struct ist_error last;    /* why the last attempt failed */

@@ -282,7 +282,12 @@ on_message(struct ist__form *f, struct ist__spoke *s, struct ist__msg *m, struct
 		ist__msg_free(f->inbox.loop, s->phase);
 		s->phase = m;
 		return IST_OK;
-	default: break;
+	default:
+		if (m->flags & IST__FRAME_CRITICAL) {
+			e = ist__fail(err, IST_VERSION_MISMATCH, "group_new", "rank %u sent a critical frame of type %u, which this library does not know", m->from, m->type);
+			ist__fail_rank(err, m->from);
+		}
+		break;
 	}
 	ist__msg_free(f->inbox.loop, m);
 	return e;

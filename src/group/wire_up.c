@@ -58,8 +58,8 @@ dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 static bool
 may_share(const struct ist__form *f, uint32_t a, uint32_t b)
 {
-	return !memcmp(f->claims[a].card.host_hint, f->claims[b].card.host_hint, sizeof(f->claims[a].card.host_hint)) &&
-		f->claims[a].transport != IST_TRANSPORT_TCP && f->claims[b].transport != IST_TRANSPORT_TCP;
+	/* whatever transport the data take: the sign of life serves all */
+	return !memcmp(f->claims[a].card.host_hint, f->claims[b].card.host_hint, sizeof(f->claims[a].card.host_hint));
 }
 
 static uint32_t

@@ -10,7 +10,6 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,7 +29,7 @@ path_of(const char *dir, const char *name, const char *suffix, char out[PATH_MAX
 }
 
 static ist_err
-write_file(const char *path, const void *addr, uint64_t bytes, struct ist_error *err)
+write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct ist_error *err)
 {
 	char temp[PATH_MAX];
 	int fd, sys = 0;
@@ -44,7 +43,7 @@ write_file(const char *path, const void *addr, uint64_t bytes, struct ist_error 
 	n = write(fd, addr, bytes);
 	if (n != (ssize_t)bytes)
 		sys = n < 0 ? errno : ENOSPC;
-	else if (fsync(fd) && errno != EINVAL && errno != EROFS)
+	else if (sync && fsync(fd) && errno != EINVAL && errno != EROFS)
 		sys = errno;
 	close(fd);
 	if (!sys && rename(temp, path))
@@ -56,6 +55,60 @@ write_file(const char *path, const void *addr, uint64_t bytes, struct ist_error 
 	return IST_OK;
 }
 
+/* Locks of open files: they end with the process that holds them, work on a shared folder as well, and can be asked
+ * for without being taken. */
+static struct flock
+whole_file(void)
+{
+	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
+}
+
+/* Opens and locks path; -1 and errno. EAGAIN: somebody else holds it, and holder is what he says of himself. */
+static int
+lock_file(const char *path, char *holder, size_t room)
+{
+	for (;;) {
+		struct flock lock = whole_file();
+		struct stat ours, named;
+		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), sys;
+
+		if (fd < 0)
+			return -1;
+		if (fcntl(fd, F_OFD_SETLK, &lock)) {
+			ssize_t n;
+
+			sys = errno == EACCES ? EAGAIN : errno;
+			n = pread(fd, holder, room - 1, 0);
+			holder[n > 0 ? n : 0] = 0;
+			close(fd);
+			errno = sys;
+			return -1;
+		}
+		if (fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
+			return fd;
+		close(fd); /* its holder took the name away between our open and our lock */
+	}
+}
+
+/* Does the writer of name's record still live? */
+static bool
+is_held(const char *dir, const char *name)
+{
+	struct flock lock = whole_file();
+	char path[PATH_MAX];
+	bool held;
+	int fd;
+
+	if (!path_of(dir, name, "lock", path))
+		return false;
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return false;
+	held = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+	close(fd);
+	return held;
+}
+
 ist_err
 ist__dir_publish(const char *dir, const char *name, const char *who, const void *addr, uint64_t bytes, int *lock_fd, struct ist_error *err)
 {
@@ -65,14 +118,10 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 
 	if (!path_of(dir, name, "lock", lock) || !path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
-	fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0)
+	fd = lock_file(lock, holder, sizeof(holder));
+	if (fd < 0 && errno != EAGAIN)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
-	if (flock(fd, LOCK_EX | LOCK_NB)) {
-		ssize_t n = pread(fd, holder, sizeof(holder) - 1, 0);
-
-		(void)n;
-		close(fd);
+	if (fd < 0) {
 		e = ist__fail(err, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by %s", name, holder[0] ? holder : "another process");
 		ist__fail_rank(err, 0);
 		return e;
@@ -82,7 +131,7 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 		close(fd);
 		return e;
 	}
-	e = write_file(path, addr, bytes, err);
+	e = write_file(path, addr, bytes, true, err);
 	if (e) {
 		close(fd);
 		return e;
@@ -119,7 +168,7 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 	}
 	n = read(fd, room, *bytes);
 	close(fd);
-	*bytes = n > 0 ? (uint64_t)n : 0;
+	*bytes = n > 0 && is_held(dir, name) ? (uint64_t)n : 0; /* a dead one's record says where nobody is */
 	return IST_OK;
 }
 
@@ -141,7 +190,7 @@ ist__dir_tell(const char *dir, const struct ist__ctx *ctx, const struct ist__sta
 	ist__writer_init(&w, ctx);
 	ist__status_put(&w, status);
 	if (!w.bad && w.bytes <= RECORD && tell_path(dir, status, path))
-		write_file(path, w.at, w.bytes, NULL);
+		write_file(path, w.at, w.bytes, false, NULL); /* on the loop's thread, which must not wait for a disk */
 	ist__writer_fini(&w);
 }
 

@@ -65,6 +65,8 @@ struct ist__store {
 	struct row *rows;
 	uint32_t n_sessions, n_rows;
 	char own[256];
+	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void *owner;
 };
 
 static const struct ist__ctx *
@@ -409,6 +411,7 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 {
 	struct session *s = owner;
 	struct ist__store *store = s->store;
+	bool critical = false;
 
 	(void)conn;
 	switch (f->type) {
@@ -419,9 +422,11 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 	case IST__NOTE: on_note(s, f); break;
 	case IST__ASK: send_frame(s, IST__ANSWER, f->seq, NULL, 0); break;
 	case IST__ANSWER: settle_contests(store, s); break;
-	default: break; /* from a newer library */
+	default: critical = (f->flags & IST__FRAME_CRITICAL) != 0; break; /* from a newer library */
 	}
 	ist__frame_free(store->loop, f);
+	if (critical)
+		session_end(s);
 }
 
 static void
@@ -457,6 +462,15 @@ on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 }
 
 static void
+on_refused(void *owner, const struct ist_error *err, bool proven)
+{
+	struct ist__store *store = owner;
+
+	if (store->refused)
+		store->refused(store->owner, err, proven);
+}
+
+static void
 on_timer(struct ist__timer *timer)
 {
 	struct ist__store *store = (struct ist__store *)(void *)((char *)timer - offsetof(struct ist__store, timer));
@@ -477,7 +491,8 @@ struct ist__store *
 ist__store_new(struct ist__loop *loop, int fd, const struct ist__self *self, const char *own, struct ist_error *err)
 {
 	struct ist__store *store = ist__alloc(ist__env_ctx(ist__loop_env(loop)), sizeof(*store));
-	struct ist__acceptor_args args = { .loop = loop, .fd = fd, .owner = store, .visitor = on_visitor };
+	struct ist__acceptor_args args = { .loop = loop, .fd = fd, .owner = store, .visitor = on_visitor,
+		.refused = on_refused };
 
 	if (!store) {
 		close(fd);
@@ -495,6 +510,29 @@ ist__store_new(struct ist__loop *loop, int fd, const struct ist__self *self, con
 		return NULL;
 	}
 	return store;
+}
+
+struct hook {
+	struct ist__store *store;
+	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void *owner;
+};
+
+static void
+hook_here(void *arg)
+{
+	struct hook *h = arg;
+
+	h->store->owner = h->owner;
+	h->store->refused = h->refused;
+}
+
+void
+ist__store_on_refused(struct ist__store *store, void (*refused)(void *owner, const struct ist_error *err, bool proven), void *owner)
+{
+	struct hook h = { store, refused, owner };
+
+	ist__loop_run(store->loop, hook_here, &h);
 }
 
 static void
