@@ -34,6 +34,7 @@ static const struct field frozen[] = {
 	F(ist_probe, settings, 64, 8), F(ist_probe, n_settings, 72, 8),
 	F(ist_open, rank, 4, 4), F(ist_open, size, 8, 4), F(ist_open, mem, 12, 4), F(ist_open, device, 16, 4), F(ist_open, flags, 20, 4),
 	F(ist_open, group, 24, 8), F(ist_open, generation, 32, 8), F(ist_open, deadline_ns, 40, 8), F(ist_open, options, 48, 8),
+	F(ist_open, listen, 56, 8), F(ist_open, advertise, 64, 8), F(ist_open, transport, 72, 4), F(ist_open, reserved, 76, 4),
 	F(ist_connect, size, 4, 4), F(ist_connect, all, 8, 8), F(ist_connect, agreed, 16, 8), F(ist_connect, n_agreed, 24, 8),
 	F(ist_op, kind, 4, 4), F(ist_op, peer, 8, 4), F(ist_op, flags, 12, 4), F(ist_op, dtype, 16, 4), F(ist_op, reduce, 20, 4),
 	F(ist_op, seq, 24, 8), F(ist_op, src, 32, 24), F(ist_op, dst, 56, 24), F(ist_op, region, 80, 8), F(ist_op, region_bytes, 88, 8),

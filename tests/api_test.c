@@ -104,7 +104,7 @@ bad_calls_are_refused(void **state)
 	struct ist_group g = { 0 };
 	struct ist_coll_args a = { .struct_size = sizeof(a), .peer = 1 };
 	struct ist_req *req = NULL;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	ist_error_init(&err);

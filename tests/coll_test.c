@@ -166,7 +166,7 @@ one(struct world *w, uint32_t kind, uint64_t n, uint32_t root, uint32_t dtype, u
 	struct arrays a = { .kind = kind, .size = w->size, .root = root, .dtype = dtype, .reduce = reduce, .n = n };
 	struct ist_coll_args args[WORLD_MAX];
 	struct ist_req *reqs[WORLD_MAX];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	ist_err e;
 
 	make(&a);

@@ -36,7 +36,7 @@ static struct ist_req *
 submit(uint32_t rank, uint32_t kind, struct ist_coll_args a, int64_t timeout_ns)
 {
 	struct ist_req *req = NULL;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	ist_err e;
 
 	ist_error_init(&err);
@@ -73,7 +73,7 @@ static void
 wrong_arguments_are_refused_at_once(void **state)
 {
 	static char room[64];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *req = NULL;
 	struct ist_coll_args good = args(0, room, 16, room + 16, 32), a;
 	const uint64_t huge = UINT64_MAX / 2 + 1;
@@ -123,7 +123,7 @@ prints_say_who_does_what(void **state)
 {
 	uint8_t a[IST__PRINT_BYTES], b[IST__PRINT_BYTES];
 	struct ist_coll_args x = args(0, NULL, 0, NULL, 0);
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	x.dtype = IST_F32;
@@ -149,7 +149,7 @@ sends_meet_their_receives_in_order(void **state)
 	enum { MANY = 300 };
 	static int32_t got[MANY];
 	struct ist_req *s[MANY], *r[MANY];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 3, NULL, 0);
@@ -171,7 +171,7 @@ static void
 pairs_of_unequal_size_fail_on_both(void **state)
 {
 	struct ist_req *s, *r;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 2, NULL, 0);
@@ -187,7 +187,7 @@ static void
 one_rank_can_talk_to_itself(void **state)
 {
 	struct ist_req *s, *r;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 1, NULL, 0);
@@ -205,7 +205,7 @@ one_rank_can_talk_to_itself(void **state)
 static void
 different_operations_fail_on_all(void **state)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[3];
 
 	(void)state;
@@ -226,7 +226,7 @@ different_operations_fail_on_all(void **state)
 static void
 different_sizes_fail_on_all_and_write_nothing_behind(void **state)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[3];
 
 	(void)state;
@@ -243,7 +243,7 @@ different_sizes_fail_on_all_and_write_nothing_behind(void **state)
 static void
 agreed_operations_are_not_compared(void **state)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[3];
 
 	(void)state;
@@ -266,7 +266,7 @@ agreed_operations_are_not_compared(void **state)
 static void
 the_deadline_names_who_is_absent(void **state)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *a, *b, *behind;
 
 	(void)state;
@@ -289,7 +289,7 @@ the_deadline_names_who_is_absent(void **state)
 static void
 a_receive_names_its_peer(void **state)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 3, NULL, 10 * MS);
@@ -304,7 +304,7 @@ static void
 bytes_that_stand_still_are_no_progress(void **state)
 {
 	const struct mem_options o = { .hold_after = 300 * 1024 };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[3];
 
 	(void)state;
@@ -322,7 +322,7 @@ static void
 slow_is_not_frozen(void **state)
 {
 	const struct mem_options o = { .slice = 4096, .no_fd = true };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[2];
 
 	(void)state;
@@ -379,7 +379,7 @@ static void
 a_deaf_group_does_not_hang_its_requests(void **state)
 {
 	const struct mem_options o = { .fail_rank = 0, .fail_at = 1, .fail_code = IST_IO };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 2, &o, 0);
@@ -395,7 +395,7 @@ static void
 a_refused_reduction_ends_alone(void **state)
 {
 	const struct mem_options o = { .native = 1u << IST_OP_ALL_REDUCE };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *reqs[2];
 
 	(void)state;
@@ -420,7 +420,7 @@ a_refused_reduction_ends_alone(void **state)
 static void *
 abort_all(void *arg)
 {
-	struct ist_error why;
+	struct ist_error why = { .struct_size = sizeof(why) };
 
 	(void)arg;
 	ist__fail(&why, IST_PEER_LOST, "mesh", "rank 1 is gone");
@@ -441,7 +441,7 @@ abort_ends_what_runs_and_what_waits(void **state)
 	for (int i = 0; i < 3; i++) {
 		enum { MANY = 20 };
 		struct ist_req *reqs[MANY][2], *late = NULL;
-		struct ist_error err;
+		struct ist_error err = { .struct_size = sizeof(err) };
 		pthread_t t;
 		int64_t begin;
 
@@ -474,7 +474,7 @@ a_stuck_plugin_holds_up_nobody(void **state)
 {
 	const struct mem_options o = { .block_rank = 1, .block_at = 1 };
 	struct ist_req *reqs[2], *queued;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct mem_hub *hub;
 	int64_t begin;
 
@@ -502,7 +502,7 @@ static void
 a_stuck_plugin_is_found_by_the_waiter(void **state)
 {
 	const struct mem_options o = { .block_rank = 0, .block_at = 1 };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct mem_hub *hub;
 
 	(void)state;
@@ -522,7 +522,7 @@ requests_outlive_their_line(void **state)
 {
 	const struct mem_options o = { .hold = true };
 	struct ist_req *reqs[2];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	uint32_t done = 0;
 
 	(void)state;
@@ -550,7 +550,7 @@ cancel_undoes_what_has_not_begun(void **state)
 {
 	const struct mem_options o = { .hold = true };
 	struct ist_req *first[2], *second[2], *third[2];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	world_open(&w, 2, &o, 0);
@@ -579,7 +579,7 @@ cancel_of_what_has_begun_ends_the_group(void **state)
 {
 	const struct mem_options o = { .hold = true };
 	struct ist_req *reqs[2];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	(void)state;
 	for (int by_free = 0; by_free < 2; by_free++) {
@@ -606,7 +606,7 @@ views_are_lent_until_given_back(void **state)
 {
 	const struct mem_options o = { .native = 1u << IST_OP_BROADCAST, .traits = IST_TRAIT_CAN_VIEW };
 	struct ist_req *reqs[3];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_buf view;
 	void *root = NULL;
 	uint32_t done = 9;
@@ -651,7 +651,7 @@ without_views_the_bytes_are_in_dst(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct ist_req *reqs[3];
-		struct ist_error err;
+		struct ist_error err = { .struct_size = sizeof(err) };
 		struct ist_buf view;
 
 		world_open(&w, 3, options[i], 0);
@@ -678,7 +678,7 @@ static void
 nothing_is_allocated_once_it_runs(void **state)
 {
 	struct ist_req *reqs[3];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	int64_t before = 0;
 
 	(void)state;
@@ -734,7 +734,7 @@ a_line_that_gets_no_memory_is_not_made(void **state)
 	for (int k = 1; !made; k++) {
 		struct ist__line_args a = { .backend = mem_admitted(hub), .chan = mem_chan(hub, 0), .size = 1 };
 		struct ist__line *line = NULL;
-		struct ist_error err;
+		struct ist_error err = { .struct_size = sizeof(err) };
 		ist_err e;
 
 		assert_true(k < 1000);
@@ -767,7 +767,7 @@ talk(void *arg)
 {
 	struct side *s = arg;
 	int32_t words[WORDS];
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	for (int i = 0; i < CALLS; i++) {
 		for (int k = 0; k < WORDS; k++)
@@ -811,7 +811,7 @@ abort_at_any_moment(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 60; i++) {
 		struct ist_req *reqs[8][3];
-		struct ist_error err;
+		struct ist_error err = { .struct_size = sizeof(err) };
 		pthread_t t;
 		ist_err e;
 
@@ -848,7 +848,7 @@ an_idle_line_sleeps(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		struct ist_req *reqs[2];
-		struct ist_error err;
+		struct ist_error err = { .struct_size = sizeof(err) };
 		uint64_t turns;
 
 		world_open(&w, 2, options[i], 0);

@@ -53,7 +53,7 @@ on_entered(void *owner, uint64_t seq, const uint8_t print[IST__PRINT_BYTES])
 	struct member *m = owner;
 	struct world *w = m->world;
 	uint32_t all = (1u << w->size) - 1, at = (uint32_t)(seq % WORLD_SEQ);
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	bool complete;
 	ist_err e = IST_OK;
 
@@ -133,7 +133,7 @@ world_close(struct world *w)
 void
 world_submit(struct world *w, uint32_t kind, const struct ist_coll_args *args, struct ist_req **reqs)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	ist_error_init(&err);
 	for (uint32_t i = 0; i < w->size; i++)

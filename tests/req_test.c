@@ -24,7 +24,7 @@ static void *
 end_it(void *arg)
 {
 	struct maker *m = arg;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	ist__fail(&err, IST_ABORTED, "test", "cancelled");
 	ist__req_finish(m->req, &err);
@@ -54,7 +54,7 @@ static void
 on_overdue(void *owner, struct ist_req *req)
 {
 	struct maker *m = owner;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	m->overdues++;
 	ist__fail(&err, IST_TIMEOUT, "test", "stuck");
@@ -99,7 +99,7 @@ done_well_is_seen_by_all(void **state)
 {
 	struct maker *m = *state;
 	struct ist_req *req;
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	struct pollfd p = { .events = POLLIN };
 	struct ist_buf view;
 	uint32_t done = 9;
@@ -138,7 +138,7 @@ an_error_arrives_whole(void **state)
 {
 	struct maker *m = *state;
 	struct ist_req *req;
-	struct ist_error err, got;
+	struct ist_error err = { .struct_size = sizeof(err) }, got;
 	int32_t fd;
 	uint32_t done = 0;
 

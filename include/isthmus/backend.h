@@ -174,7 +174,13 @@ struct ist_open {
 	uint64_t generation;
 	int64_t deadline_ns;       /* CLOCK_MONOTONIC; of opening and connecting together */
 	const char *options;       /* "key=value,..." given by the user, or ""; an unknown key is BAD_CONFIG */
+	const char *listen;        /* numeric address, without port, that this member may listen on; NULL: loopback */
+	const char *advertise;     /* numeric address that the others dial instead; NULL: the same */
+	uint32_t transport;        /* enum ist_way: what the user allows */
+	uint32_t reserved;
 };
+
+enum ist_way { IST_WAY_ANY = 0, IST_WAY_MEMORY = 1, IST_WAY_NETWORK = 2 };
 
 /* What all members have said; valid during the call only: copy, dup. It came from other processes: check it. */
 struct ist_connect {

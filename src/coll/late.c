@@ -79,6 +79,7 @@ ist__op_frozen(const struct ist__line *line, const struct ist__op *op, struct is
 	uint32_t n = waits_for(op, peers);
 	char what[160];
 
+	err->struct_size = sizeof(*err);
 	ist__op_text(op, what, sizeof(what));
 	ist__fail(err, IST_NO_PROGRESS, ist__kind_name(op->kind), "%s: all members are inside, and not a byte has moved for %.1f s", what,
 		(double)line->args.no_progress_ns / 1e9);
@@ -92,6 +93,7 @@ ist__op_timeout(const struct ist__line *line, const struct ist__op *op, const st
 	uint32_t ranks[NAMED], n = 0;
 	char what[160], front[160];
 
+	err->struct_size = sizeof(*err);
 	ist__op_text(op, what, sizeof(what));
 	ist__op_text(held, front, sizeof(front));
 	if (held->compared && !atomic_load(&held->checked) && line->args.absent)

@@ -417,7 +417,7 @@ void
 ist__line_watch(struct ist__line *line)
 {
 	int64_t now = ist__now();
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	const struct ist__op *late = NULL;
 
 	pthread_mutex_lock(&line->lock);
@@ -460,7 +460,7 @@ ist__line_free(struct ist__line *line)
 {
 	int64_t until = ist__now() + IST__FREE_NS;
 	bool busy, exited, reaper;
-	struct ist_error why;
+	struct ist_error why = { .struct_size = sizeof(why) };
 
 	if (!line)
 		return true;
@@ -478,8 +478,10 @@ ist__line_free(struct ist__line *line)
 		;
 	exited = line->exited;
 	if (!exited && !atomic_load(&line->deserted)) {
-		if (!line->aborted)
+		if (!line->aborted) {
+			ist_error_init(&line->why);
 			ist__fail(&line->why, IST_ABORTED, "group_free", "the group was freed");
+		}
 		desert_locked(line);
 	}
 	reaper = line->has_reaper;

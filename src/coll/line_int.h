@@ -156,7 +156,7 @@ bool ist__op_quiet(const struct ist__op *op);                  /* no task of it 
 bool ist__op_issued(const struct ist__op *op);                 /* the next one may begin */
 
 /* late.c: on the thread. When an operation will be taken for frozen (IST__NEVER: never), and the errors. head: the
- * oldest that was begun, or NULL. */
+ * oldest that was begun, or NULL. err need not be set up. */
 int64_t ist__op_frozen_at(const struct ist__line *line, const struct ist__op *op);
 void ist__op_frozen(const struct ist__line *line, const struct ist__op *op, struct ist_error *err);
 void ist__op_timeout(const struct ist__line *line, const struct ist__op *op, const struct ist__op *head, struct ist_error *err);

@@ -8,6 +8,7 @@
  * What makes an algorithm right, whatever the backend:
  *   - the moves from p to q stand in the same order in p's steps and in q's, with equal tags and bytes;
  *   - it ends even if a backend does starts strictly one after the other;
+ *   - the moves of the last window steps leave tmp alone, since the next operation may take it as soon as they are issued;
  *   - a place that step k reads or writes is not written by steps k - window + 1 ... k - 1 (nor read, if k writes it).
  */
 #ifndef ISTHMUS_COLL_RUN_H

@@ -41,6 +41,7 @@ compose(struct ist__line *line, struct ist__op *op, struct ist_error *err)
 	bool reduction = op->kind == IST_OP_ALL_REDUCE || op->kind == IST_OP_REDUCE_SCATTER;
 	struct ist__run *run = &op->run;
 
+	err->struct_size = sizeof(*err);
 	if (!algorithm || (device && op->kind != IST_OP_BROADCAST) || (reduction && !ist__reduce_has(a->dtype, a->reduce))) {
 		ist__fail(err, IST_UNSUPPORTED, name, "backend %s refuses it, and it can't be composed for this memory or dtype", line->args.name);
 		return false;
@@ -113,6 +114,7 @@ plugin_error(struct ist__line *line, const struct ist__op *op, const char *slot,
 {
 	char what[160];
 
+	err->struct_size = sizeof(*err); /* the caller's is not set up: most never need it */
 	ist__op_text(op, what, sizeof(what));
 	if (!strcmp(ist_err_name(e), "UNKNOWN"))
 		ist__fail(err, IST_BAD_PLUGIN, ist__kind_name(op->kind), "backend %s returned %d from %s, which is no error code", line->args.name, e,
@@ -148,7 +150,7 @@ await_comparison(struct ist__line *line, struct ist__op *op, ist_err e, const st
 static void
 bad_plugin(struct ist__line *line, struct ist__op *op, const char *what)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	ist__fail(&err, IST_BAD_PLUGIN, ist__kind_name(op->kind), "backend %s %s", line->args.name, what);
 	fail(line, op, &err);
@@ -393,7 +395,7 @@ ist__op_issued(const struct ist__op *op)
 {
 	if (op->how != IST__COMPOSED)
 		return op->slots[0].begun;
-	return op->begun == op->run.steps && (op->run.tmp_bytes == 0 || op->done == op->run.steps);
+	return op->begun == op->run.steps; /* whose tmp is free again by then */
 }
 
 bool

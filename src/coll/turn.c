@@ -92,7 +92,7 @@ wind_down(struct ist__line *line)
 static void
 read_cancels(struct ist__line *line)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 	const struct ist__op *begun = NULL;
 
 	ist__fail(&err, IST_ABORTED, "req_cancel", "cancelled before it began");
@@ -242,7 +242,7 @@ pump_all(struct ist__line *line)
 static void
 fail_slot(struct ist__line *line, const char *slot, ist_err e)
 {
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	if (line->ending)
 		return;

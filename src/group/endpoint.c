@@ -99,16 +99,22 @@ offer(struct ist__ep *ep, struct ist__conn *conn, struct ist__frame *frame)
 	return false;
 }
 
-static void
+static bool
 on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 {
 	struct ist__ep *ep = owner;
 
 	if (frame->type != IST__JOIN && frame->type != IST__LINK && frame->type != IST__HOSTLINK) {
+		bool critical = frame->flags & IST__FRAME_CRITICAL;
+
 		ist__frame_free(ep->loop, frame);
-		ist__conn_close(conn, false);
-	} else if (!offer(ep, conn, frame))
+		if (critical)
+			ist__conn_close(conn, false);
+		return critical;
+	}
+	if (!offer(ep, conn, frame))
 		park(ep, conn, frame);
+	return true;
 }
 
 static void

@@ -259,21 +259,17 @@ choose(struct ist__form *f, char *out, size_t room, struct ist_error *err)
 	return IST_OK;
 }
 
-static void
-options(struct ist__form *f, char *out, size_t room)
+/* Names are for people; a backend gets what it can dial without asking anybody. */
+static bool
+numeric(const char *addr, char *room, size_t bytes)
 {
-	static const char *const transports[] = { "auto", "shm", "tcp" };
-	struct ist__hostport shown;
-	size_t n = (size_t)snprintf(out, room, "%s", f->options);
+	struct ist__hostport hp;
+	struct ist__addrs at;
 
-	if (strcmp(f->admitted->plain, "host") != 0)
-		return;
-	if (!strstr(out, "transport="))
-		n += (size_t)snprintf(out + n, room - n, "%stransport=%s", n ? "," : "", transports[f->ep->transport]);
-	if (!strstr(out, "listen="))
-		n += (size_t)snprintf(out + n, room - n, ",listen=%s", f->bound);
-	if (f->ep->advertise[0] && !strstr(out, "advertise=") && !ist__hostport_parse(f->card.addr, true, &shown, NULL))
-		snprintf(out + n, room - n, ",advertise=%s", shown.host);
+	if (ist__hostport_parse(addr, true, &hp, NULL) || ist__resolve(&hp, &at, NULL))
+		return false;
+	ist__sockaddr_host(&at.at[0], room, bytes);
+	return true;
 }
 
 static ist_err
@@ -335,17 +331,19 @@ run_task(struct ist__form *f, struct ist_task *task, const char *what, struct is
 static ist_err
 open_channel(struct ist__form *f, struct ist__writer *mine, struct ist_error *err)
 {
-	char name[256], text[1024];
+	char name[256], shown[IST__BOUND];
 	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
 	struct ist_open args = { .struct_size = sizeof(args), .rank = f->args.rank, .size = f->args.size, .mem = f->ep->mem,
-		.device = f->ep->device, .generation = f->generation, .deadline_ns = f->deadline, .options = text };
+		.device = f->ep->device, .generation = f->generation, .deadline_ns = f->deadline, .options = f->options,
+		.listen = f->bound, .transport = f->ep->transport };
 	ist_err e = choose(f, name, sizeof(name), err);
 
 	if (!e)
 		e = ist__plug_get(f->env, name, &f->admitted, err);
 	if (e)
 		return e;
-	options(f, text, sizeof(text));
+	if (f->ep->advertise[0] && numeric(f->card.addr, shown, sizeof(shown)))
+		args.advertise = shown;
 	memcpy(&args.group, f->key, sizeof(args.group));
 	e = f->admitted->ops.open(f->admitted->ops.self, f->admitted->host, &args, &f->chan, &why);
 	if (!e && !f->chan)

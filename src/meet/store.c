@@ -438,7 +438,7 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 
 static const struct ist__conn_ops session_ops = { .frame = on_frame, .closed = on_closed };
 
-static void
+static bool
 on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 {
 	struct ist__store *store = owner;
@@ -447,7 +447,7 @@ on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 	if (!s) {
 		ist__frame_free(store->loop, frame);
 		ist__conn_close(conn, false);
-		return;
+		return true;
 	}
 	s->store = store;
 	s->conn = conn;
@@ -459,6 +459,7 @@ on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 	store->n_sessions++;
 	ist__conn_give(conn, &session_ops, s);
 	on_frame(conn, s, frame);
+	return true;
 }
 
 static void

@@ -54,8 +54,8 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *frame)
 	struct visitor *v = owner;
 	struct ist__acceptor *a = v->acceptor;
 
-	visitor_remove(v);
-	a->args.visitor(a->args.owner, conn, frame);
+	if (a->args.visitor(a->args.owner, conn, frame))
+		visitor_remove(v);
 }
 
 static void

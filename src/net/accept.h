@@ -16,8 +16,9 @@ struct ist__acceptor_args {
 	const struct ist__self *self;  /* lent until the acceptor is freed */
 	int64_t patience_ns;           /* how long a visitor may take until its first frame; 0: 10 s */
 	void *owner;
-	/* A visitor with its first frame. Both are the callee's: it gives conn another owner or closes it. Loop's thread. */
-	void (*visitor)(void *owner, struct ist__conn *conn, struct ist__frame *frame);
+	/* A visitor with its first frame. The frame is the callee's. True: conn is too, with another owner or closed. False:
+	 * the frame says nothing (it is from a newer library), and the next one is the first. Loop's thread. */
+	bool (*visitor)(void *owner, struct ist__conn *conn, struct ist__frame *frame);
 	/* A hello that did not hold; proven: the other side does know the secret (a version that does not fit). */
 	void (*refused)(void *owner, const struct ist_error *err, bool proven);
 };

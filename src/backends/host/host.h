@@ -246,7 +246,7 @@ struct part *ist__host_pop(struct queue *q);
 void ist__host_end_all(struct ist_chan *chan, ist_err why);
 
 /* ---- options.c ---- */
-ist_err ist__host_options(const char *text, struct options *out, struct ist_status *why);
+ist_err ist__host_options(const struct ist_open *args, struct options *out, struct ist_status *why);
 /* "1.2.3.4:5" for messages. */
 void ist__host_addr_text(const struct sockaddr_storage *addr, char *to, size_t room);
 

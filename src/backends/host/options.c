@@ -102,12 +102,19 @@ is_any(const struct sockaddr_storage *addr)
 }
 
 ist_err
-ist__host_options(const char *text, struct options *out, struct ist_status *why)
+ist__host_options(const struct ist_open *args, struct options *out, struct ist_status *why)
 {
 	struct options opt = { .calibrate = 1 };
+	const char *text = args->options;
 	char item[256];
 
 	parse_addr("127.0.0.1", &opt.listen);
+	if (IST_HAS(args, listen) && args->listen && !parse_addr(args->listen, &opt.listen))
+		return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0, "'%s' is no numeric address to listen on", args->listen);
+	if (IST_HAS(args, advertise) && args->advertise && !(opt.has_advertise = parse_addr(args->advertise, &opt.advertise)))
+		return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0, "'%s' is no numeric address to advertise", args->advertise);
+	if (IST_HAS(args, transport) && args->transport <= IST_WAY_NETWORK)
+		opt.transport = args->transport;
 	while (text && *text) {
 		size_t n = strcspn(text, ",");
 		char *eq;

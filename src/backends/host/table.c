@@ -129,7 +129,7 @@ host_open(void *self, const struct ist_host *host, const struct ist_open *args, 
 		return ist__host_say(why, IST_INVALID_ARGUMENT, IST_NO_RANK, 0, "rank %u of %u", args->rank, args->size);
 	if (args->flags & IST_MUST)
 		return ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "flags 0x%x", args->flags);
-	err = ist__host_options(args->options, &opt, why);
+	err = ist__host_options(args, &opt, why);
 	if (err)
 		return err;
 	chan = ist__alloc(&ctx, sizeof(*chan));
