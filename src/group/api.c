@@ -250,7 +250,7 @@ ist_group_abort_async_signal(struct ist_group *group)
 {
 	if (!ist__handle_ok(group, IST__GROUP))
 		return;
-	group->impl->signalled = 1;
+	__atomic_store_n(&group->impl->signalled, 1, __ATOMIC_RELEASE); /* lock-free, so legal here */
 	ist__loop_wake(group->impl->loop);
 }
 

@@ -37,8 +37,7 @@ look_for_signals(void *arg)
 
 	pthread_mutex_lock(&gs->lock);
 	for (struct ist__group *g = gs->groups; g && !hit; g = g->next)
-		if (g->signalled) {
-			g->signalled = 0;
+		if (__atomic_exchange_n(&g->signalled, 0, __ATOMIC_ACQ_REL)) {
 			hit = g;
 			__atomic_add_fetch(&g->refs, 1, __ATOMIC_RELAXED);
 		}

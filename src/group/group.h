@@ -81,7 +81,7 @@ struct ist__group {
 	int32_t *link_of;              /* [size]: index in links, or -1 */
 	uint8_t *gone;                 /* [size], enum ist__gone */
 	bool leaving, closed;
-	volatile int signalled;        /* set by ist_group_abort_async_signal */
+	int signalled;                 /* atomic: set by ist_group_abort_async_signal */
 	struct ist_error *broken;      /* what ended the group; NULL: alive */
 	ist_err broken_code;
 	struct ist__msg *arrived, **arrived_last;

@@ -109,16 +109,17 @@ set_broken(struct ist__group *g, const struct ist_error *err)
 static void
 break_from(struct ist__group *g, const struct ist_error *err, bool flood, uint16_t type, uint32_t from, uint32_t but)
 {
-	bool first;
+	bool first, leaving;
 
 	pthread_mutex_lock(&g->lock);
+	leaving = g->leaving;
 	first = set_broken(g, err);
 	if (first && flood)
 		flood_error(g, type, from, err, but);
 	pthread_mutex_unlock(&g->lock);
 	if (!first)
 		return;
-	ist__log(g->ctx, g->leaving ? 3 : 1, "group \"%s\" rank %u ended: %s: %s", g->name, g->rank, ist_err_name(err->code), err->detail);
+	ist__log(g->ctx, leaving ? 3 : 1, "group \"%s\" rank %u ended: %s: %s", g->name, g->rank, ist_err_name(err->code), err->detail);
 	ist__line_abort(g->line, err);
 }
 
@@ -419,7 +420,10 @@ on_tick(struct ist__timer *timer)
 	look_for_left(g, now);
 	beat(g, now);
 	ist__line_watch(g->line);
-	busy = ist__line_is_busy(g->line, &moved) || __atomic_load_n(&g->waiters, __ATOMIC_RELAXED) > 0;
+	pthread_mutex_lock(&g->lock);
+	busy = g->waiters > 0;
+	pthread_mutex_unlock(&g->lock);
+	busy |= ist__line_is_busy(g->line, &moved);
 	ist__timer_set(g->loop, &g->tick, now + (busy ? BUSY_MS : IDLE_MS) * IST__MS);
 }
 
