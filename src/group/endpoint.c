@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { PARKED = 4096 };
+enum { PARKED = 4096, UNHEARD_MS = 60000 };
 
 struct ist__parked {
 	struct ist__parked *next, **link;
@@ -122,11 +122,31 @@ on_refused(void *owner, const struct ist_error *err, bool proven)
 {
 	struct ist__ep *ep = owner;
 
+	bool heard = false;
+
 	if (!proven)
 		return;
 	for (struct ist__expect *e = ep->expects; e; e = e->next)
-		if (e->refused)
-			e->refused(e, err);
+		heard |= e->refused && e->refused(e, err);
+	if (heard)
+		return;
+	/* a member may come, and give up, before our side of the group begins to form */
+	if (!ep->unheard)
+		ep->unheard = ist__alloc(ctx_of(ep), sizeof(*ep->unheard));
+	if (ep->unheard)
+		*ep->unheard = *err;
+	ep->unheard_at = ist__now();
+}
+
+static void
+tell_unheard(struct ist__ep *ep, struct ist__expect *e)
+{
+	bool old = ist__now() - ep->unheard_at > UNHEARD_MS * IST__MS;
+
+	if (!ep->unheard || (!old && (!e->refused || !e->refused(e, ep->unheard))))
+		return;
+	ist__free(ctx_of(ep), ep->unheard);
+	ep->unheard = NULL;
 }
 
 static void
@@ -162,6 +182,7 @@ expect_here(void *arg)
 		last = &(*last)->next;
 	x->expect->next = NULL;
 	*last = x->expect;
+	tell_unheard(x->ep, x->expect);
 	offer_parked_here(x->ep);
 }
 
@@ -438,6 +459,7 @@ ep_free(struct ist__ep *ep)
 	}
 	if (ep->listen_fd >= 0)
 		close(ep->listen_fd);
+	ist__free(ctx_of(ep), ep->unheard);
 	sodium_free(ep->key);
 	pthread_mutex_destroy(&ep->lock);
 	ist__free(ctx_of(ep), ep);

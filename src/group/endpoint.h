@@ -18,7 +18,8 @@ enum { IST__GROUP_KEY = 32, IST__LISTENERS = 8 };
 struct ist__expect {
 	struct ist__expect *next;
 	bool (*take)(struct ist__expect *expect, struct ist__conn *conn, struct ist__frame *frame);
-	void (*refused)(struct ist__expect *expect, const struct ist_error *err); /* proven, but of another version; may be NULL */
+	/* A visitor is proven, but of another version; may be NULL. True: that concerns us. */
+	bool (*refused)(struct ist__expect *expect, const struct ist_error *err);
 };
 
 struct ist__parked;
@@ -41,6 +42,8 @@ struct ist__ep {
 	struct ist__expect *expects; /* loop's thread */
 	struct ist__parked *parked;  /* loop's thread */
 	uint32_t n_parked;
+	struct ist_error *unheard;   /* a refusal that came before anybody expected visitors; loop's thread */
+	int64_t unheard_at;
 	uint32_t refs;               /* groups and formings */
 	struct ist__hosted *hosted;  /* meeting places */
 };

@@ -43,17 +43,18 @@ take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__fra
 	return true;
 }
 
-static void
+static bool
 on_refused(struct ist__expect *expect, const struct ist_error *err)
 {
 	struct ist__form *f = (struct ist__form *)(void *)((char *)expect - offsetof(struct ist__form, expect));
 
 	if (f->args.rank != 0 || __atomic_load_n(&f->generation, __ATOMIC_ACQUIRE) != 0)
-		return;
+		return false;
 	pthread_mutex_lock(&f->missing_lock);
 	if (!f->refused.code)
 		f->refused = *err;
 	pthread_mutex_unlock(&f->missing_lock);
+	return true;
 }
 
 static void
@@ -512,9 +513,13 @@ make_group(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
+/* The channel says that a peer is gone. It may be right, or that peer may have closed because it heard of another's
+ * death sooner: the mesh knows better, if it is given a moment. */
 static void
 line_failed(void *owner, const struct ist_error *err)
 {
+	if (err->code == IST_PEER_LOST && err->n_ranks > 0)
+		ist__mesh_await_news(owner, err->ranks[0]);
 	ist__mesh_break(owner, err, true);
 }
 

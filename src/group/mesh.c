@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500 };
+enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100 };
 
 uint32_t
 ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
@@ -149,6 +149,19 @@ lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool
 	pthread_mutex_unlock(&g->lock);
 	if (news)
 		break_from(g, &e, false, 0, rank, but);
+}
+
+void
+ist__mesh_await_news(struct ist__group *g, uint32_t rank)
+{
+	int64_t until = ist__now() + NEWS_MS * IST__MS;
+	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	int rc = 0;
+
+	pthread_mutex_lock(&g->lock);
+	while (rc == 0 && !g->broken_code && !g->closed && rank < g->size && g->gone[rank] == IST__HERE_STILL)
+		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	pthread_mutex_unlock(&g->lock);
 }
 
 void

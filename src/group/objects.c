@@ -436,10 +436,10 @@ settle(struct ist__group *g, ist_err e, struct ist_error *err)
 
 	if (!e)
 		return e;
+	ist_error_init(&own);
 	pthread_mutex_lock(&g->lock);
-	if (ist__group_broken(g, &own) == IST_OK) {
+	if (ist__group_broken(g, NULL) == IST_OK) {
 		pthread_mutex_unlock(&g->lock);
-		ist_error_init(&own);
 		if (err && err->code == e)
 			own = *err;
 		else
