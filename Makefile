@@ -43,7 +43,7 @@ generate: release
 	@scripts/gen-symbols
 
 chaos: release
-	@tests/chaos.sh build/release/bin/isthmus $(ROUNDS)
+	@python3 tests/chaos.py build/release/bin/isthmus --rounds $(ROUNDS)
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)

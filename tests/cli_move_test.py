@@ -136,6 +136,16 @@ class Move(unittest.TestCase):
         self.assertEqual((done.status, done.document["error"]["code"]), (124, "TIMEOUT"))
         self.assertEqual(done.document["error"]["ranks"], [0, 2])
 
+    def test_late_source(self):
+        """A sink that has waited for a while at a meeting place on its own is still heard there."""
+        to = self.name()
+        sink = self.member("pull", to, 1, 2)
+        for line in sink.stderr:
+            if "waiting for rank 0" in line:
+                break
+        self.good([Finished(self.member("push", self.model, 0, 2)), Finished(sink)])
+        self.same_folder(self.model, to)
+
     def test_one_rank_twice(self):
         """The group waits for rank 2 while two processes claim rank 1: one of them is refused, the other is served."""
         source = self.member("push", self.model, 0, 3)

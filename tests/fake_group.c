@@ -22,6 +22,7 @@ struct round {
 	struct ist_error votes[FAKE_RANKS];
 	uint32_t in;
 	bool have[FAKE_RANKS];
+	bool cut; /* only some hear the result */
 };
 
 /* One broadcast. */
@@ -458,6 +459,44 @@ meet(struct ist_group *g, struct round *r, int64_t deadline, struct ist_error *e
 	return r->in < w->size ? fail_lost(g, err) : IST_OK;
 }
 
+static bool
+told_are_under_way(const struct fake_world *w)
+{
+	for (uint32_t i = 0; i < w->size; i++)
+		if (w->top->faults.kill_told >> w->rank_in_top[i] & 1 && w->top->fault_casts[w->rank_in_top[i]] < 2)
+			return false;
+	return true;
+}
+
+/* The last act of one that dies when some have heard of it and gone on. */
+static void
+die_half_heard(struct ist_group *g, int64_t deadline)
+{
+	struct fake_world *w = g->world;
+	struct round *r = round_at(&w->rounds, w->gathers[g->rank]);
+
+	r->addr[g->rank] = calloc(1, 1);
+	r->bytes[g->rank] = 1;
+	r->cut = true;
+	(void)meet(g, r, deadline, NULL);
+	while (!told_are_under_way(w) && wait_on(w, deadline))
+		;
+	die(g);
+}
+
+/* After a full round: is its result for this member? */
+static ist_err
+hear(struct ist_group *g, const struct round *r, int64_t deadline, struct ist_error *err)
+{
+	struct fake_world *w = g->world;
+
+	if (!r->cut || w->top->faults.kill_told >> top_rank(g) & 1)
+		return IST_OK;
+	while (!w->broken && wait_on(w, deadline))
+		;
+	return fail_lost(g, err);
+}
+
 ist_err
 ist_all_gather_bytes(
 	struct ist_group *group, const void *addr, uint64_t bytes, int64_t timeout_ns, struct ist_blob *out, struct ist_error *err)
@@ -469,8 +508,12 @@ ist_all_gather_bytes(
 	ist_err e;
 
 	pthread_mutex_lock(w->lock);
-	if (top == w->top->faults.kill_rank && w->top->fault_gathers[top] == w->top->faults.kill_gather)
-		die(group);
+	if (top == w->top->faults.kill_rank && w->top->fault_gathers[top] == w->top->faults.kill_gather) {
+		if (w->top->faults.kill_told)
+			die_half_heard(group, deadline);
+		else
+			die(group);
+	}
 	w->top->fault_gathers[top]++;
 	if (w->broken || w->top->dead[top]) {
 		e = fail_lost(group, err);
@@ -483,6 +526,8 @@ ist_all_gather_bytes(
 		memcpy(r->addr[me], addr, bytes);
 	r->bytes[me] = bytes;
 	e = meet(group, r, deadline, err);
+	if (!e)
+		e = hear(group, r, deadline, err);
 	for (uint32_t i = 0; !e && i < w->size; i++) {
 		out[i].addr = malloc(r->bytes[i] + 1);
 		memcpy(out[i].addr, r->addr[i], r->bytes[i]);

@@ -24,6 +24,8 @@ struct fake_faults {
 	uint64_t kill_gather;  /* or enters this exchange, */
 	uint64_t kill_vote;    /* or this vote: it has voted, and the others hear it or not (kill_heard) */
 	bool kill_heard;
+	uint32_t kill_told;    /* of kill_gather: it has given its part, and the ranks of this mask get the result; they have started
+	                          two broadcasts each when it dies */
 };
 
 struct fake_world;

@@ -13,7 +13,7 @@ struct plan {
 	uint32_t n, n_sources, who, on_loss;
 	bool disjoint, plain;
 	uint64_t cast, gather, vote; /* where it dies; FAKE_NEVER: not there */
-	bool heard;
+	uint32_t heard;              /* its vote was; of an exchange: mask of the ranks that got the result and went on */
 	ist_err want;
 	uint64_t committed;          /* version afterwards on those that are left */
 };
@@ -29,7 +29,8 @@ set_fault(struct kit *k, const struct plan *p)
 	f->kill_at = p->cast;
 	f->kill_gather = p->gather;
 	f->kill_vote = p->vote;
-	f->kill_heard = p->heard;
+	f->kill_heard = p->heard != 0;
+	f->kill_told = p->gather == FAKE_NEVER ? 0 : p->heard;
 }
 
 static void
@@ -136,6 +137,15 @@ another_source_stands_in(void **unused)
 	}
 }
 
+/* It dies when all are ready and one source, which has heard that, has begun to give. */
+static void
+some_have_begun_to_move(void **unused)
+{
+	(void)unused;
+	for (uint32_t source = 0; source < 2; source++) /* exchange 0 is START's, 1 READY's */
+		assert_true(lose((struct plan){ 5, 2, 3, IST_ON_LOSS_CONTINUE, false, false, FAKE_NEVER, 1, FAKE_NEVER, 1u << source, IST_OK, 2 }));
+}
+
 static void
 the_only_source_can_not_be_missed(void **unused)
 {
@@ -221,6 +231,7 @@ main(void)
 		cmocka_unit_test(with_fail_all_get_the_same),
 		cmocka_unit_test(a_sink_may_die_anywhere),
 		cmocka_unit_test(another_source_stands_in),
+		cmocka_unit_test(some_have_begun_to_move),
 		cmocka_unit_test(the_only_source_can_not_be_missed),
 		cmocka_unit_test(the_last_sink_can_not_be_missed),
 		cmocka_unit_test(one_after_the_other),

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bytes.h"
 
+#include "base/slab.h"
+
 #include <string.h>
 
 void
@@ -10,23 +12,56 @@ ist__writer_init(struct ist__writer *w, const struct ist__ctx *ctx)
 }
 
 void
+ist__writer_init_slab(struct ist__writer *w, struct ist__slab *slab)
+{
+	*w = (struct ist__writer){ .ctx = slab->ctx, .slab = slab };
+}
+
+void
 ist__writer_fini(struct ist__writer *w)
 {
-	ist__free(w->ctx, w->at);
-	*w = (struct ist__writer){ .ctx = w->ctx };
+	if (w->slab)
+		ist__slab_put(w->slab, w->at);
+	else
+		ist__free(w->ctx, w->at);
+	*w = (struct ist__writer){ .ctx = w->ctx, .slab = w->slab };
+}
+
+static bool
+writer_grow(struct ist__writer *w, uint64_t need)
+{
+	uint64_t room = w->room ? w->room * 2 : 256;
+	void *at = w->at;
+
+	if (!w->slab) {
+		if (!ist__grow(w->ctx, &at, &w->room, need, 1))
+			return false;
+		w->at = at;
+		return true;
+	}
+	if (need <= w->room)
+		return true;
+	room = room < need ? need : room;
+	at = ist__slab_get(w->slab, room);
+	if (!at)
+		return false;
+	if (w->bytes > 0)
+		memcpy(at, w->at, w->bytes);
+	ist__slab_put(w->slab, w->at);
+	w->at = at;
+	w->room = room;
+	return true;
 }
 
 void
 ist__put_bytes(struct ist__writer *w, const void *addr, uint64_t bytes)
 {
-	void *at = w->at;
 	uint64_t need;
 
-	if (w->bad || __builtin_add_overflow(w->bytes, bytes, &need) || !ist__grow(w->ctx, &at, &w->room, need, 1)) {
+	if (w->bad || __builtin_add_overflow(w->bytes, bytes, &need) || !writer_grow(w, need)) {
 		w->bad = true;
 		return;
 	}
-	w->at = at;
 	if (bytes > 0)
 		memcpy(w->at + w->bytes, addr, bytes);
 	w->bytes = need;

@@ -8,14 +8,18 @@
 
 #include "base/ctx.h"
 
+struct ist__slab;
+
 struct ist__writer {
 	const struct ist__ctx *ctx;
+	struct ist__slab *slab; /* where memory comes from instead, if not NULL */
 	uint8_t *at;
 	uint64_t bytes, room;
 	bool bad;
 };
 
 void ist__writer_init(struct ist__writer *w, const struct ist__ctx *ctx);
+void ist__writer_init_slab(struct ist__writer *w, struct ist__slab *slab); /* for what is written again and again */
 void ist__writer_fini(struct ist__writer *w);
 void ist__put_u8(struct ist__writer *w, uint8_t v);
 void ist__put_u16(struct ist__writer *w, uint16_t v);

@@ -16,6 +16,29 @@ ist__slab_init(struct ist__slab *slab, const struct ist__ctx *ctx)
 }
 
 void
+ist__slab_warm(struct ist__slab *slab, uint64_t bytes_max, uint32_t count)
+{
+	for (uint64_t bytes = 64; bytes <= bytes_max; bytes *= 2) {
+		void *first = NULL;
+
+		for (uint32_t i = 0; i < count; i++) { /* linked through their first bytes, so that none is handed out twice */
+			void **p = ist__slab_get(slab, bytes);
+
+			if (!p)
+				break;
+			*p = first;
+			first = p;
+		}
+		while (first) {
+			void *p = first;
+
+			first = *(void **)p;
+			ist__slab_put(slab, p);
+		}
+	}
+}
+
+void
 ist__slab_fini(struct ist__slab *slab)
 {
 	for (int c = 0; c < IST__SLAB_CLASSES; c++)

@@ -21,6 +21,8 @@ struct ist__slab {
 };
 
 void ist__slab_init(struct ist__slab *slab, const struct ist__ctx *ctx);
+/* Puts count pieces of every class up to bytes_max by, since how many are out at once varies. Best effort. */
+void ist__slab_warm(struct ist__slab *slab, uint64_t bytes_max, uint32_t count);
 void ist__slab_fini(struct ist__slab *slab);
 void *ist__slab_get(struct ist__slab *slab, uint64_t bytes); /* not zeroed, 16-aligned; NULL: no memory */
 void ist__slab_put(struct ist__slab *slab, void *p);         /* NULL is allowed */

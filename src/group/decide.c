@@ -152,7 +152,7 @@ vote_on(struct ist__group *g, const struct ist_error *vote, uint64_t seq, int64_
 	if (!have)
 		return ist__fail_memory(err, "decide");
 	memset(have, 0, room);
-	ist__writer_init(&w, g->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	ist__put_u8(&w, vote ? 1 : 0);
 	if (vote)
 		ist__put_error(&w, vote);

@@ -239,7 +239,7 @@ advertised(const struct ist__ep *ep, const union ist__sockaddr *at, char *room, 
 		ist__sockaddr_text(at, room, bytes);
 		return IST_OK;
 	}
-	e = ist__hostport_parse(ep->advertise, false, &hp, err);
+	e = ist__advertise_parse(ep->advertise, &hp, err);
 	if (e)
 		return e;
 	if (!hp.has_port)
@@ -252,6 +252,7 @@ static ist_err
 listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, struct ist_error *err)
 {
 	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused };
+	char text[128];
 	ist_err e;
 
 	if (ep->n_listeners == IST__LISTENERS)
@@ -276,7 +277,9 @@ listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, s
 		return IST_IO;
 	ep->listeners[ep->n_listeners].at = *at;
 	*slot = ep->n_listeners++;
-	ist__log(ctx_of(ep), 2, "listening on %s", ep->listeners[*slot].addr);
+	ist__sockaddr_text(at, text, sizeof(text));
+	ist__log(ctx_of(ep), 2, "listening on %s%s%s", text, ep->advertise[0] ? ", told to the others as " : "",
+		ep->advertise[0] ? ep->listeners[*slot].addr : "");
 	return IST_OK;
 }
 
@@ -471,6 +474,7 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 	static const struct ist_endpoint_args none = { .struct_size = sizeof(none) };
 	const struct ist_endpoint_args *a = args ? args : &none;
 	struct ist__loop *loop = ist__loop_get(env, err);
+	struct ist__hostport hp;
 	struct ist__ep *ep;
 	union ist__sockaddr at;
 	ist_err e;
@@ -502,11 +506,8 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 		if (!e)
 			e = ist__ep_may_use(ep, &at, err);
 	}
-	if (!e && a->advertise && *a->advertise) {
-		struct ist__hostport hp;
-
-		e = ist__hostport_parse(a->advertise, false, &hp, err);
-	}
+	if (!e && a->advertise && *a->advertise)
+		e = ist__advertise_parse(a->advertise, &hp, err);
 	if (e) {
 		ep_free(ep);
 		return e;

@@ -84,7 +84,8 @@ missing_error(struct ist__form *f, struct ist_error *err)
 				n += (size_t)snprintf(list + n, sizeof(list) - n, "%s%u", n ? ", " : "", r);
 		}
 	snprintf(e.detail, sizeof(e.detail), "group \"%s\": missing of %u: %s", f->name, f->args.size, count ? list : "nobody, but a step did not end");
-	if (count == f->args.size - 1 && f->rdv.last.code && f->args.rank != 0) {
+	ist__rdv_silent(&f->rdv);
+	if (count == f->args.size - 1 && f->rdv.last.code && (f->args.rank != 0 || !f->rdv.published)) {
 		size_t at = strlen(e.detail);
 
 		snprintf(e.detail + at, sizeof(e.detail) - at, "; %s", f->rdv.last.detail);
@@ -365,6 +366,8 @@ await_roll(struct ist__form *f, struct ist_error *err)
 				break;
 		}
 		e = round_of_waiting(f, f->star[0].post || !root ? over : next, err);
+		if (e == IST_WRONG_PEER && !root)
+			break; /* a stranger at the meeting place, not where rank 0 was */
 		if (e && may_retry(e) && !f->star[0].post) {
 			ist__error_copy(&f->rdv.last, err);
 			e = IST_OK;
@@ -418,6 +421,7 @@ struct hand_over {
 	struct ist__form *f;
 	struct ist__link *link;
 	struct ist__frame *later;
+	bool ended;
 };
 
 static void
@@ -440,7 +444,7 @@ take_link(void *arg, struct ist__conn *conn, struct ist__frame *frames, bool gon
 		x->next = NULL;
 		ist__link_ops.frame(conn, link, x);
 	}
-	if (gone) {
+	if (gone || h->ended) {
 		ist_error_init(&e);
 		ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(conn));
 		ist__link_ops.closed(conn, link, &e);
@@ -462,7 +466,7 @@ hand_links_over(struct ist__form *f)
 
 	for (uint32_t i = 0; i < g->n_links; i++) {
 		struct ist__spoke *s = spoke_to(f, g->links[i].rank);
-		struct hand_over h = { f, &g->links[i], s->later };
+		struct hand_over h = { f, &g->links[i], s->later, s->ended };
 
 		s->later = NULL;
 		ist__inbox_release(&f->inbox, s->post, take_link, &h);

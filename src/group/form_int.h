@@ -32,6 +32,7 @@ struct ist__spoke {
 	struct ist__msg *phase;        /* the message of the step at hand */
 	struct ist__frame *later, **later_last; /* what belongs to the mesh */
 	bool ready;
+	bool ended; /* it closed after we had voted: the group will hear of it */
 };
 
 struct ist__contest { /* a second claimant of a rank waits for the first one's answer */
@@ -69,6 +70,7 @@ struct ist__form {
 	struct ist__spoke *links;      /* [size] */
 	struct ist__spoke *local;      /* [size]; first member of a host: its others; others: the first */
 	bool hosts_known;
+	bool voted;                    /* our last vote is given: from here on only rank 0's word counts */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
 	uint32_t n_here;               /* members of our host */
 	struct { uint32_t n; int32_t fd[IST__FRAME_FDS]; bool came; } *wires; /* [size] descriptors of the offers */

@@ -38,7 +38,7 @@ tell_store(struct ist__lease *l)
 
 	if (!l->conn)
 		return;
-	ist__writer_init(&w, l->group->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(l->loop));
 	pthread_mutex_lock(&l->lock);
 	ist__status_put(&w, &l->status);
 	pthread_mutex_unlock(&l->lock);
@@ -56,8 +56,8 @@ publish_again(struct ist__lease *l)
 	struct ist__writer w, c;
 	struct ist__frame *f = NULL;
 
-	ist__writer_init(&w, l->group->ctx);
-	ist__writer_init(&c, l->group->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(l->loop));
+	ist__writer_init_slab(&c, ist__loop_slab(l->loop));
 	ist__card_put(&c, card);
 	ist__put_str(&w, l->group->name);
 	ist__put_str(&w, card->host);

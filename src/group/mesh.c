@@ -83,7 +83,7 @@ flood_error(struct ist__group *g, uint16_t type, uint32_t from, const struct ist
 {
 	struct ist__writer w;
 
-	ist__writer_init(&w, g->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	ist__put_error(&w, err);
 	if (!w.bad)
 		ist__mesh_flood(g, type, IST__FRAME_URGENT, 0, from, w.at, w.bytes, but);
@@ -469,7 +469,7 @@ take_claimant(struct ist__expect *expect, struct ist__conn *conn, struct ist__fr
 	ist_error_init(&e);
 	ist__fail(&e, IST_CONFLICT, "group_new", "rank %u of group \"%s\" is held by host %s pid %llu", rank, g->name, card->host, (unsigned long long)card->pid);
 	ist__fail_rank(&e, rank);
-	ist__writer_init(&w, g->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	ist__put_error(&w, &e);
 	if (!w.bad)
 		ist__msg_send(conn, &head, w.at, w.bytes);

@@ -365,7 +365,7 @@ gather(struct ist__group *g, uint64_t seq, uint32_t root, int64_t deadline, stru
 	}
 	if (e || v == 0)
 		return e;
-	ist__writer_init(&w, g->ctx);
+	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	e = put_set(g, &w, have, is, err);
 	if (!e)
 		e = send_to(g, IST__GATHER, seq << 8, (v - step / 2 + root) % g->size, w.at, w.bytes, err);
@@ -383,7 +383,7 @@ all_gather(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, 
 		struct ist__msg *m = NULL;
 		struct ist__writer w;
 
-		ist__writer_init(&w, g->ctx);
+		ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 		e = put_set(g, &w, have, is, err);
 		if (!e)
 			e = send_to(g, type, seq << 8 | k, to, w.at, w.bytes, err);

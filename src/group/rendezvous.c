@@ -308,6 +308,14 @@ ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadli
 	return e;
 }
 
+void
+ist__rdv_silent(struct ist__rdv *rdv)
+{
+	if (rdv->kind == IST__RDV_TCP && rdv->post && !rdv->met)
+		ist__fail(&rdv->last, IST_WRONG_PEER, "meet", "meeting place %s:%u: something takes connections, but not as Isthmus: it says nothing",
+			rdv->hp.host, rdv->hp.port);
+}
+
 int64_t
 ist__rdv_next(const struct ist__rdv *rdv)
 {

@@ -44,6 +44,8 @@ ist_err ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *args, s
 ist_err ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadline, struct ist_error *err);
 /* An event of its post. An error is final. */
 ist_err ist__rdv_event(struct ist__rdv *rdv, struct ist__event *event, struct ist_error *err);
+/* At the deadline: where something took the connection and never answered, last says so. */
+void ist__rdv_silent(struct ist__rdv *rdv);
 /* When step wants to be called at the latest. */
 int64_t ist__rdv_next(const struct ist__rdv *rdv);
 void ist__rdv_close(struct ist__rdv *rdv);

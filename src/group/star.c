@@ -357,6 +357,10 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 		ist__spoke_clear(f, s, false); /* then the two are not together, and TCP serves */
 		return IST_OK;
 	}
+	if (f->voted && kind != IST__TAG_STAR) { /* a member that is through already may have ended its group again */
+		s->ended = true;
+		return IST_OK;
+	}
 	e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
 	if (kind == IST__TAG_STAR && f->args.rank != 0)
 		rank = 0;

@@ -571,6 +571,7 @@ ist__form_channel(struct ist__form *f, struct ist__reader *all, struct ist_error
 		n_fds[r] = ist__get_u32(&all[r]);
 	if (!e) {
 		e = connect_channel(f, all, &mine, n_fds, agreed, err);
+		f->voted = !e;
 		e = ist__form_exchange(f, 4, "connect", e, err, NULL, 0, all);
 	}
 	ist__writer_fini(&w);

@@ -289,7 +289,7 @@ on_find(struct session *s, struct ist__frame *f)
 	r = s->finds ? record_of(store, s->find_name) : NULL;
 	if (r)
 		send_frame(s, IST__FOUND, s->find_seq, r->card, r->card_bytes);
-	else if (s->finds && !store->timer.link)
+	else if (store->own[0] && s->finds && !store->timer.link)
 		ist__timer_set(store->loop, &store->timer, ist__now() + TYPO_MS * IST__MS);
 }
 
@@ -475,16 +475,18 @@ static void
 on_timer(struct ist__timer *timer)
 {
 	struct ist__store *store = (struct ist__store *)(void *)((char *)timer - offsetof(struct ist__store, timer));
-	int64_t next = IST__NEVER;
+	int64_t now = ist__now(), next = IST__NEVER;
 
 	settle_contests(store, NULL);
 	find_typos(store);
 	for (struct session *s = store->sessions; s; s = s->next) {
 		if (s->offer && s->contest_until < next)
 			next = s->contest_until;
-		if (s->finds && !record_of(store, s->find_name) && s->find_since + TYPO_MS * IST__MS < next)
+		if (store->own[0] && s->finds && !record_of(store, s->find_name) && s->find_since + TYPO_MS * IST__MS < next)
 			next = s->find_since + TYPO_MS * IST__MS;
 	}
+	if (next <= now) /* what could not be settled now: a timer that is due at once would never let go of the loop */
+		next = now + TYPO_MS * IST__MS;
 	ist__timer_set(store->loop, &store->timer, next);
 }
 

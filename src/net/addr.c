@@ -110,26 +110,48 @@ ist__hostport_parse(const char *text, bool need_port, struct ist__hostport *out,
 	return IST_OK;
 }
 
+/* Can it be dialled? text: what the caller wrote. */
+static ist_err
+destination_ok(const char *text, const struct ist__hostport *hp, bool any_port, struct ist_error *err)
+{
+	struct in_addr v4;
+	struct in6_addr v6;
+
+	if (hp->has_port && hp->port == 0 && !any_port)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "address", "\"%s\": port 0 can't be dialled", text);
+	if ((inet_pton(AF_INET, hp->host, &v4) == 1 && v4.s_addr == INADDR_ANY) ||
+	    (inet_pton(AF_INET6, hp->host, &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6)))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "address", "\"%s\": a wildcard is no destination; name an address that the others can reach", text);
+	return IST_OK;
+}
+
 ist_err
 ist__tcp_url_parse(const char *url, bool any_port, struct ist__hostport *out, struct ist_error *err)
 {
 	struct ist__hostport hp;
-	struct in_addr v4;
-	struct in6_addr v6;
 	ist_err e;
 
 	if (strncmp(url, "tcp://", 6) != 0)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "address", "\"%s\": tcp://HOST:PORT or dir:/FOLDER is expected", url);
 	e = ist__hostport_parse(url + 6, true, &hp, err);
-	if (e)
-		return e;
-	if (hp.port == 0 && !any_port)
-		return ist__fail(err, IST_INVALID_ARGUMENT, "address", "\"%s\": port 0 can't be dialled", url);
-	if ((inet_pton(AF_INET, hp.host, &v4) == 1 && v4.s_addr == INADDR_ANY) ||
-	    (inet_pton(AF_INET6, hp.host, &v6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&v6)))
-		return ist__fail(err, IST_INVALID_ARGUMENT, "address", "\"%s\": a wildcard is no destination; name an address that the others can reach", url);
-	*out = hp;
-	return IST_OK;
+	if (!e)
+		e = destination_ok(url, &hp, any_port, err);
+	if (!e)
+		*out = hp;
+	return e;
+}
+
+ist_err
+ist__advertise_parse(const char *text, struct ist__hostport *out, struct ist_error *err)
+{
+	struct ist__hostport hp;
+	ist_err e = ist__hostport_parse(text, false, &hp, err);
+
+	if (!e)
+		e = destination_ok(text, &hp, false, err);
+	if (!e)
+		*out = hp;
+	return e;
 }
 
 socklen_t

@@ -21,6 +21,8 @@ struct ist__hostport {
 ist_err ist__hostport_parse(const char *text, bool need_port, struct ist__hostport *out, struct ist_error *err);
 /* tcp://HOST:PORT, as a destination: a wildcard is refused, port 0 is too unless any_port. */
 ist_err ist__tcp_url_parse(const char *url, bool any_port, struct ist__hostport *out, struct ist_error *err);
+/* HOST[:PORT] that others are told to dial: the same is refused. */
+ist_err ist__advertise_parse(const char *text, struct ist__hostport *out, struct ist_error *err);
 
 union ist__sockaddr {
 	struct sockaddr sa;

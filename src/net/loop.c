@@ -270,6 +270,8 @@ loop_make(struct ist_env *env, struct ist_error *err)
 	loop->env = env;
 	loop->last = &loop->first;
 	ist__slab_init(&loop->slab, ist__env_ctx(env));
+	ist__slab_warm(&loop->slab, 4096, 16);
+	ist__slab_warm(&loop->slab, 65536, 6);
 	pthread_mutex_init(&loop->lock, NULL);
 	loop->epoll = epoll_create1(EPOLL_CLOEXEC);
 	loop->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

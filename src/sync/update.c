@@ -34,6 +34,7 @@ struct way {
 	bool prepared;
 	bool doubt;
 	bool stuck;                 /* no smaller group could be made */
+	uint64_t first;             /* bucket at which all begin to move */
 	struct ist_error local;     /* what was wrong with the call; the others hear of it */
 };
 
@@ -395,7 +396,7 @@ take_step(struct way *w, enum step step)
 	case READY:
 		return step_ready(w);
 	case MOVE:
-		return ist__sync_run(s, s->up.next, &w->how, w->err);
+		return ist__sync_run(s, w->first, &w->how, w->err);
 	case PROVE:
 		return step_prove(w);
 	case VOTE:
@@ -438,7 +439,7 @@ check_left(struct way *w)
 
 /* In the new group: everybody goes back to where the one stands that got least far. */
 static ist_err
-meet_again(struct way *w, enum step *step, uint64_t *first)
+meet_again(struct way *w, enum step *step)
 {
 	struct ist__sync_body *s = w->s;
 	bool view = true;
@@ -462,8 +463,8 @@ meet_again(struct way *w, enum step *step, uint64_t *first)
 			return all_alike(w, ist__fail(w->err, IST_BAD_FORMAT, OP, "the record of rank %u can't be read", s->names[i]));
 		if (theirs < (uint8_t)*step)
 			*step = (enum step)theirs;
-		if (i == 0 || bucket < *first)
-			*first = bucket;
+		if (i == 0 || bucket < w->first)
+			w->first = bucket;
 	}
 	s->ring.view = view;
 	return e ? e : all_alike(w, check_left(w));
@@ -474,7 +475,6 @@ static ist_err
 get_over_loss(struct way *w, enum step *step)
 {
 	struct ist__sync_body *s = w->s;
-	uint64_t first = 0;
 	ist_err e;
 
 	do {
@@ -484,14 +484,14 @@ get_over_loss(struct way *w, enum step *step)
 		w->stuck = e != IST_OK;
 		if (e)
 			return e;
-		e = meet_again(w, step, &first);
+		e = meet_again(w, step);
 	} while (e && w->how == IST__END_BROKEN && ist__sync_is_loss(s, e) && ist__now() < s->up.deadline);
 	if (e || *step < MOVE)
-		return e;
+		return e; /* some had begun to move, others had not heard that all are ready: once more, all from w->first on */
 	/* who stands further on has proved and prepared for a group that is no more; buckets it holds are not taken twice */
-	if (*step == MOVE || first < s->table->plan->n_buckets) {
+	if (*step == MOVE || w->first < s->table->plan->n_buckets) {
 		*step = MOVE;
-		e = ist__sync_run(s, first, &w->how, w->err);
+		e = ist__sync_run(s, w->first, &w->how, w->err);
 		if (!e)
 			*step = PROVE;
 	}

@@ -77,6 +77,15 @@ show(struct query *q)
 	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
 }
 
+static int
+by_rank(const void *a, const void *b)
+{
+	const struct ist_member_status *x = a, *y = b;
+	int groups = strcmp(x->group, y->group);
+
+	return groups ? groups : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
 /* Asks with more room until all fit. */
 static int
 ask(struct query *q)
@@ -96,8 +105,10 @@ ask(struct query *q)
 		if (ist_status(q->env, &q->args, q->rows, &n, &err))
 			return cli_fail_argument(q->cli, &err);
 		q->n = n < q->room ? n : q->room;
-		if (n <= q->room || n > ROOM_MAX)
+		if (n <= q->room || n > ROOM_MAX) {
+			qsort(q->rows, q->n, sizeof(*q->rows), by_rank);
 			return EXIT_DONE;
+		}
 		rows = realloc(q->rows, n * sizeof(*rows));
 		if (!rows)
 			return cli_fail_code(q->cli, IST_NO_MEMORY, "status", "%u members", n);

@@ -104,7 +104,7 @@ int
 cli_print(json_t *doc)
 {
 	json_t *out = json_pack("{s:i}", "schema", 1);
-	int bad = !doc || !out || json_object_update(out, doc) || json_dumpf(out, stdout, JSON_INDENT(0));
+	int bad = !doc || !out || json_object_update(out, doc) || json_dumpf(out, stdout, JSON_REAL_PRECISION(9));
 
 	bad |= putchar('\n') == EOF;
 	bad |= fflush(stdout) != 0;

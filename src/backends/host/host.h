@@ -230,6 +230,7 @@ struct ist_chan {
 ist_err ist__host_say(struct ist_status *why, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 struct ist_task *ist__host_task_new(struct ist_chan *chan, uint64_t n);
+void ist__host_tasks_warm(struct ist_chan *chan);
 void ist__host_task_free(struct ist_chan *chan, struct ist_task *task);
 void ist__host_task_end(struct ist_chan *chan, struct ist_task *task, ist_err result);
 /* The part is over, well or not; it must be out of its queue. */

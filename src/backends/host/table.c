@@ -150,11 +150,13 @@ host_open(void *self, const struct ist_host *host, const struct ist_open *args, 
 		chan_fill(chan, args);
 		err = chan_fds(chan, why);
 	}
-	if (err)
+	if (err) {
 		chan_free(chan);
-	else
-		*out = chan;
-	return err;
+		return err;
+	}
+	ist__host_tasks_warm(chan);
+	*out = chan;
+	return IST_OK;
 }
 
 static ist_err

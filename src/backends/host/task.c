@@ -10,6 +10,7 @@
 
 #define SPARE_PARTS 16u /* a task with so many parts is kept for the next start */
 #define SPARE_TASKS 32u
+#define WARM_TASKS 8
 
 ist_err
 ist__host_say(struct ist_status *why, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
@@ -57,6 +58,18 @@ ist__host_task_new(struct ist_chan *chan, uint64_t n)
 		chan->tasks->prev = task;
 	chan->tasks = task;
 	return task;
+}
+
+/* How many tasks are under way at once varies; the usual number is at hand from the beginning. Lack of memory shows later. */
+void
+ist__host_tasks_warm(struct ist_chan *chan)
+{
+	struct ist_task *warm[WARM_TASKS];
+
+	for (uint32_t i = 0; i < WARM_TASKS; i++)
+		warm[i] = ist__host_task_new(chan, 1);
+	for (uint32_t i = 0; i < WARM_TASKS; i++)
+		ist__host_task_free(chan, warm[i]);
 }
 
 void
