@@ -18,7 +18,7 @@ setup:
 
 release: setup
 	@cmake --preset release --log-level=WARNING -Wno-dev
-	@cmake --build build/release -j $(JOBS)
+	@cmake --build build/release -j $(JOBS) --target isthmus isthmus_tool
 
 dev: setup
 	@cmake --preset dev --log-level=WARNING -Wno-dev

@@ -143,6 +143,22 @@ reads_urls_strictly(void **state)
 }
 
 static void
+what_is_told_to_others_can_be_dialled(void **state)
+{
+	static const char *const bad[] = { "0.0.0.0", "0.0.0.0:4000", "::", "[::]", "[::]:4000", "10.0.0.1:0", "" };
+	struct ist__hostport hp = { .port = 7 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(ist__advertise_parse(bad[i], &hp, NULL), IST_INVALID_ARGUMENT);
+	assert_int_equal(hp.port, 7); /* written on success only */
+	assert_int_equal(ist__advertise_parse("trainer-0:4000", &hp, NULL), IST_OK);
+	assert_int_equal(hp.port, 4000);
+	assert_int_equal(ist__advertise_parse("10.0.0.1", &hp, NULL), IST_OK);
+	assert_false(hp.has_port);
+}
+
+static void
 reads_hosts_without_a_port(void **state)
 {
 	struct ist__hostport hp;
@@ -484,6 +500,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_urls_strictly),
+		cmocka_unit_test(what_is_told_to_others_can_be_dialled),
 		cmocka_unit_test(reads_hosts_without_a_port),
 		cmocka_unit_test(holds_any_text_within_its_room),
 		cmocka_unit_test(refuses_before_it_dials),

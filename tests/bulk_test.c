@@ -357,6 +357,57 @@ ends_on_abort_from_another_thread(void **state)
 	ranks_fini(&r);
 }
 
+/* ---- leaving ---- */
+
+/* A member that leaves in good order takes nothing from the others but itself. */
+static int
+leaves_early(struct ranks *r, uint32_t rank, void *arg)
+{
+	struct how *how = arg;
+	uint64_t n = (1 << 20) + 5;
+	uint8_t *mine = pattern(n, rank), *out = malloc(n);
+	struct ist_coll_args a;
+	struct ist_blob left;
+	struct member m;
+
+	member_init(&m, how->transport);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "e", rank, r->n, 60, 30), &m.err);
+	every_operation(&m, rank, r->n, 5001);
+	if (rank != 2) {
+		struct ist_req *req;
+
+		CHECK_ERR(IST_PEER_LEFT, ist_recv_bytes(m.g, 2, 0, &left, &m.err), &m.err);
+		for (int i = 0; i < 5; i++) {
+			a = (struct ist_coll_args){ .peer = 1 - rank, .src = buf(mine, n), .dst = buf(out, n) };
+			run(&m, rank == 0 ? ist_send : ist_recv, &a);
+			if (rank == 1)
+				expect(out, n, 0);
+		}
+		a = (struct ist_coll_args){ .struct_size = sizeof(a), .src = buf(mine, n), .dst = buf(out, n) };
+		CHECK_ERR(IST_PEER_LEFT, ist_broadcast(m.g, &a, &req, &m.err), &m.err);
+		CHECK(m.err.n_ranks == 1 && (m.err.ranks[0] == 2 || m.err.ranks[0] == 1 - rank));
+	}
+	member_fini(&m);
+	free(mine);
+	free(out);
+	return 0;
+}
+
+static void
+goes_on_after_somebody_left(void **state)
+{
+	(void)state;
+	for (uint32_t t = IST_TRANSPORT_SHM; t <= IST_TRANSPORT_TCP; t++) {
+		struct how how = { .transport = t };
+		struct ranks r;
+
+		ranks_init(&r, 3);
+		ranks_start_all(&r, leaves_early, &how);
+		assert_int_equal(ranks_join(&r, 60, 0), 0);
+		ranks_fini(&r);
+	}
+}
+
 /* ---- two worlds ---- */
 
 static int
@@ -416,6 +467,7 @@ main(void)
 		cmocka_unit_test(survives_death_in_mid_broadcast),
 		cmocka_unit_test(survives_the_death_of_a_big_one),
 		cmocka_unit_test(ends_on_abort_from_another_thread),
+		cmocka_unit_test(goes_on_after_somebody_left),
 		cmocka_unit_test(joins_two_worlds_again_and_again),
 	};
 

@@ -470,13 +470,14 @@ told_are_under_way(const struct fake_world *w)
 
 /* The last act of one that dies when some have heard of it and gone on. */
 static void
-die_half_heard(struct ist_group *g, int64_t deadline)
+die_half_heard(struct ist_group *g, const void *addr, uint64_t bytes, int64_t deadline)
 {
 	struct fake_world *w = g->world;
 	struct round *r = round_at(&w->rounds, w->gathers[g->rank]);
 
-	r->addr[g->rank] = calloc(1, 1);
-	r->bytes[g->rank] = 1;
+	r->addr[g->rank] = malloc(bytes + 1);
+	memcpy(r->addr[g->rank], addr, bytes);
+	r->bytes[g->rank] = bytes;
 	r->cut = true;
 	(void)meet(g, r, deadline, NULL);
 	while (!told_are_under_way(w) && wait_on(w, deadline))
@@ -510,7 +511,7 @@ ist_all_gather_bytes(
 	pthread_mutex_lock(w->lock);
 	if (top == w->top->faults.kill_rank && w->top->fault_gathers[top] == w->top->faults.kill_gather) {
 		if (w->top->faults.kill_told)
-			die_half_heard(group, deadline);
+			die_half_heard(group, addr, bytes, deadline);
 		else
 			die(group);
 	}

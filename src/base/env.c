@@ -32,6 +32,7 @@ struct ist_env {
 	pthread_mutex_t grave_lock;
 	struct ist__handle *oldest, *newest;
 	uint32_t graves;
+	struct ist__handle *owned; /* newest first */
 	uint32_t n_parts;
 	struct part parts[IST__PARTS];
 	enum ist__part_id order[IST__PARTS];
@@ -128,23 +129,47 @@ ist_env_new(const struct ist_env_args *args, struct ist_env **out, struct ist_er
 	return IST_OK;
 }
 
+static void
+end_owned(struct ist_env *env)
+{
+	for (;;) {
+		struct ist__handle *h;
+
+		pthread_mutex_lock(&env->grave_lock);
+		for (h = env->owned; h && !h->end; h = h->next)
+			continue;
+		pthread_mutex_unlock(&env->grave_lock);
+		if (!h)
+			return;
+		h->end(h); /* buries it */
+	}
+}
+
+static void
+free_list(struct ist_env *env, struct ist__handle *h)
+{
+	while (h) {
+		struct ist__handle *next = h->next;
+
+		ist__free(&env->ctx, h);
+		h = next;
+	}
+}
+
 void
 ist_env_free(struct ist_env *env)
 {
 	if (!env || !ist__handle_ok(env, IST__ENV))
 		return;
+	end_owned(env);
 	while (env->n_parts > 0) {
 		struct part *p = &env->parts[env->order[--env->n_parts]];
 
 		p->stop(env, p->ptr);
 		p->ptr = NULL;
 	}
-	while (env->oldest) {
-		struct ist__handle *h = env->oldest;
-
-		env->oldest = h->next;
-		ist__free(&env->ctx, h);
-	}
+	free_list(env, env->oldest);
+	free_list(env, env->owned);
 	env->handle.magic = DEAD;
 	munmap(env->here, (size_t)sysconf(_SC_PAGESIZE));
 	pthread_mutex_destroy(&env->lock);
@@ -160,6 +185,22 @@ ist__handle_new(struct ist_env *env, enum ist__kind kind, uint64_t bytes)
 	if (h)
 		*h = (struct ist__handle){ .magic = ALIVE, .kind = (uint32_t)kind, .env = env };
 	return h;
+}
+
+void
+ist__handle_owned(void *handle, void (*end)(void *handle))
+{
+	struct ist__handle *h = handle;
+	struct ist_env *env = h->env;
+
+	pthread_mutex_lock(&env->grave_lock);
+	h->end = end;
+	h->next = env->owned;
+	h->link = &env->owned;
+	if (h->next)
+		h->next->link = &h->next;
+	env->owned = h;
+	pthread_mutex_unlock(&env->grave_lock);
 }
 
 static uint32_t
@@ -213,6 +254,12 @@ ist__handle_bury(void *handle)
 	struct ist_env *env = h->env;
 
 	pthread_mutex_lock(&env->grave_lock);
+	if (h->link) {
+		*h->link = h->next;
+		if (h->next)
+			h->next->link = h->link;
+		h->link = NULL;
+	}
 	h->next = NULL;
 	if (env->newest)
 		env->newest->next = h;

@@ -17,8 +17,10 @@ put(struct ist_group *group, uint32_t kind, const struct ist_coll_args *args, st
 	int64_t timeout = 0;
 	ist_err e;
 
-	if ((kind == IST_OP_SEND || kind == IST_OP_RECV) && args && IST_HAS(args, peer))
+	if (kind == IST_OP_SEND && args && IST_HAS(args, peer))
 		peer = args->peer;
+	if (kind == IST_OP_RECV) /* its bytes may be here although it has left */
+		peer = IST__ANY_PEER;
 	line = ist__group_line(group, op, peer, err ? err : &mine);
 	if (!line)
 		return err ? err->code : mine.code;

@@ -453,6 +453,30 @@ ist__line_is_busy(struct ist__line *line, uint64_t *moved)
 	return busy;
 }
 
+/* The first of those who are gone that an operation of the list needs: a pair its peer, a collective everybody. */
+static uint32_t
+list_needs(const struct ist__list *list, const uint8_t *gone, uint32_t size)
+{
+	for (const struct ist__op *op = list->first; op; op = op->next)
+		for (uint32_t r = 0; r < size; r++)
+			if (gone[r] && ((op->kind != IST_OP_SEND && op->kind != IST_OP_RECV) || op->args.peer == r))
+				return r;
+	return IST_NO_RANK;
+}
+
+uint32_t
+ist__line_needs(struct ist__line *line, const uint8_t *gone)
+{
+	uint32_t r;
+
+	pthread_mutex_lock(&line->lock);
+	r = list_needs(&line->active, gone, line->args.size);
+	if (r == IST_NO_RANK)
+		r = list_needs(&line->queue, gone, line->args.size);
+	pthread_mutex_unlock(&line->lock);
+	return r;
+}
+
 /* ---- the end ---- */
 
 bool

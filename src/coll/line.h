@@ -58,6 +58,8 @@ void ist__line_abort(struct ist__line *line, const struct ist_error *why);
 void ist__line_watch(struct ist__line *line);
 /* Is anything under way or waiting? *moved: bytes that the channel has moved so far, as of its thread's last turn. */
 bool ist__line_is_busy(struct ist__line *line, uint64_t *moved);
+/* Does anything under way need one of the members that gone ([size], not 0: gone) lists? Who; IST_NO_RANK: none. */
+uint32_t ist__line_needs(struct ist__line *line, const uint8_t *gone);
 
 /* The channel's alloc and free, called on its thread. */
 ist_err ist__line_alloc(
@@ -68,7 +70,8 @@ uint64_t ist__line_print(struct ist__line *line, char *room, uint64_t room_bytes
 
 /* What api.c needs of the group, implemented there. The line of a live group, held (api.c drops it); NULL: err is filled
  * with BAD_HANDLE or with what ended the group. */
-/* peer: the one member that matters to the operation; IST_NO_RANK: all do. */
+#define IST__ANY_PEER (IST_NO_RANK - 1)
+/* peer: the one member that must be there; IST_NO_RANK: all must; IST__ANY_PEER: none. */
 struct ist__line *ist__group_line(struct ist_group *group, const char *op, uint32_t peer, struct ist_error *err);
 int64_t ist__group_timeout(struct ist_group *group);
 

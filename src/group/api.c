@@ -13,6 +13,12 @@
 
 /* ---- endpoint ---- */
 
+static void
+end_endpoint(void *handle)
+{
+	ist_endpoint_free(handle);
+}
+
 ist_err
 ist_endpoint_new(struct ist_env *env, const struct ist_endpoint_args *args, struct ist_endpoint **out, struct ist_error *err)
 {
@@ -32,6 +38,7 @@ ist_endpoint_new(struct ist_env *env, const struct ist_endpoint_args *args, stru
 		return ist__fail_memory(err, "endpoint_new");
 	}
 	handle->ep = ep;
+	ist__handle_owned(handle, end_endpoint);
 	*out = handle;
 	return IST_OK;
 }

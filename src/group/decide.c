@@ -72,7 +72,8 @@ ist__decide_take(struct ist__group *g, struct ist__msg *m)
 		freeze(g, m->seq);
 }
 
-/* Lock held. True when somebody is left who has not answered; *alone when nobody is left at all. */
+/* Lock held. True when somebody is left who has not answered; *alone when nobody is left at all, nor was: who answered and
+ * has left, or died, since then did tell. */
 static bool
 unanswered(struct ist__group *g, uint64_t vote, bool *alone)
 {
@@ -80,10 +81,12 @@ unanswered(struct ist__group *g, uint64_t vote, bool *alone)
 
 	*alone = true;
 	for (uint32_t r = 0; r < g->size; r++) {
-		if (r == g->rank || g->gone[r] != IST__HERE_STILL)
+		bool answered = g->answers_vote == vote && g->answers[r];
+
+		if (r == g->rank || (g->gone[r] != IST__HERE_STILL && !answered))
 			continue;
 		*alone = false;
-		open |= g->answers_vote != vote || !g->answers[r];
+		open |= !answered;
 	}
 	return open;
 }

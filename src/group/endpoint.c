@@ -402,14 +402,17 @@ ist__ep_host(struct ist__ep *ep, const struct ist__addrs *to, const char *own, b
 		if (e == IST_CONFLICT || e == IST_INSECURE)
 			break;
 	}
-	if (!e)
-		h->store = ist__store_new(ep->loop, fd, &ep->self, own, err);
+	if (!e) {
+		/* who is refused there is most likely a member of ours that is too new or too old */
+		struct ist__store_args args = { .loop = ep->loop, .fd = fd, .self = &ep->self, .own = own, .refused = on_refused, .owner = ep };
+
+		h->store = ist__store_new(&args, err);
+	}
 	if (!h->store) {
 		ist__free(ctx_of(ep), h);
 		e = e ? e : IST_IO;
 		goto out;
 	}
-	ist__store_on_refused(h->store, on_refused, ep); /* most likely a member of ours that is too new or too old */
 	h->next = ep->hosted;
 	ep->hosted = h;
 	*fresh = true;

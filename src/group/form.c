@@ -522,9 +522,13 @@ make_group(struct ist__form *f, struct ist_error *err)
 static void
 line_failed(void *owner, const struct ist_error *err)
 {
-	if (err->code == IST_PEER_LOST && err->n_ranks > 0)
-		ist__mesh_await_news(owner, err->ranks[0]);
-	ist__mesh_break(owner, err, true);
+	struct ist_error e = *err;
+
+	if (e.code == IST_PEER_LOST && e.n_ranks > 0 && ist__mesh_await_news(owner, e.ranks[0]) == IST__GONE_LEFT) {
+		ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", err->ranks[0]);
+		ist__fail_rank(&e, err->ranks[0]);
+	}
+	ist__mesh_break(owner, &e, true);
 }
 
 static ist_err

@@ -286,6 +286,7 @@ ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_erro
 		return ist__fail_memory(err, "group_new");
 	ist__groups_get(g->env, &gs, NULL);
 	handle->impl = g;
+	ist__handle_owned(handle, NULL); /* groups_stop ends what is behind it */
 	pthread_mutex_lock(&gs->lock);
 	g->next = gs->groups;
 	g->link_in = &gs->groups;

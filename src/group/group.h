@@ -134,8 +134,8 @@ void ist__mesh_start(struct ist__group *g);
 void ist__mesh_stop(struct ist__group *g);
 /* Any thread. Ends the group with err, here and (flood) on all members. The first call counts. */
 void ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood);
-/* Waits, at most 100 ms, until the group has ended or rank is known to be gone. Not on the loop's thread. */
-void ist__mesh_await_news(struct ist__group *g, uint32_t rank);
+/* Waits, at most 100 ms, until the group has ended or rank is known to be gone: how. Not on the loop's thread. */
+enum ist__gone ist__mesh_await_news(struct ist__group *g, uint32_t rank);
 /* A member is gone. */
 void ist__mesh_lost(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood);
 /* Any thread, lock held: sends a message towards head->to. False: no way there. */

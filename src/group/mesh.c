@@ -151,17 +151,21 @@ lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool
 		break_from(g, &e, false, 0, rank, but);
 }
 
-void
+enum ist__gone
 ist__mesh_await_news(struct ist__group *g, uint32_t rank)
 {
 	int64_t until = ist__now() + NEWS_MS * IST__MS;
 	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
+	enum ist__gone how = IST__HERE_STILL;
 	int rc = 0;
 
 	pthread_mutex_lock(&g->lock);
 	while (rc == 0 && !g->broken_code && !g->closed && rank < g->size && g->gone[rank] == IST__HERE_STILL)
 		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	if (rank < g->size)
+		how = g->gone[rank];
 	pthread_mutex_unlock(&g->lock);
+	return how;
 }
 
 void
@@ -391,28 +395,23 @@ look_for_dead(struct ist__group *g)
 	}
 }
 
-/* A member left in good order, and operations that need it hang: they end when nothing moves any more. */
+/* A member left in good order, and an operation needs it. What it sent may still be on its way; when nothing moves any
+ * more, the operation ends. */
 static void
 look_for_left(struct ist__group *g, int64_t now)
 {
 	uint64_t moved = 0;
-	uint32_t r = 0;
+	uint32_t r = g->left_since && !g->broken_code ? ist__line_needs(g->line, g->gone) : IST_NO_RANK;
 	struct ist_error e;
 
-	if (!g->left_since || g->broken_code || !ist__line_is_busy(g->line, &moved)) {
+	ist__line_is_busy(g->line, &moved);
+	if (r == IST_NO_RANK || moved != g->moved_seen) {
+		g->moved_seen = moved;
 		if (g->left_since)
 			g->left_since = now;
 		return;
 	}
-	if (moved != g->moved_seen) {
-		g->moved_seen = moved;
-		g->left_since = now;
-	}
 	if (now - g->left_since < LEFT_MS * IST__MS)
-		return;
-	while (r < g->size && g->gone[r] != IST__GONE_LEFT)
-		r++;
-	if (r == g->size)
 		return;
 	ist_error_init(&e);
 	ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", r);

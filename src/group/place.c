@@ -47,8 +47,14 @@ store_open(struct ist_store *s, const struct ist_store_args *a, struct ist_error
 	if (e)
 		return e;
 	ist__sockaddr_text(where, s->address, sizeof(s->address));
-	s->store = ist__store_new(s->ep->loop, fd, &s->ep->self, "", err);
+	s->store = ist__store_new(&(struct ist__store_args){ .loop = s->ep->loop, .fd = fd, .self = &s->ep->self, .own = "" }, err);
 	return s->store ? IST_OK : IST_IO;
+}
+
+static void
+end_store(void *handle)
+{
+	ist_store_free(handle);
 }
 
 ist_err
@@ -76,6 +82,7 @@ ist_store_new(struct ist_env *env, const struct ist_store_args *args, struct ist
 		ist__handle_bury(s);
 		return e;
 	}
+	ist__handle_owned(s, end_store);
 	*out = s;
 	return IST_OK;
 }
@@ -206,6 +213,8 @@ status_tcp(struct ist_env *env, const struct ist_status_args *a, struct rows *ro
 				e = ist__ep_may_use(ep, &local, err);
 			if (!e)
 				e = ask(&inbox, post, deadline, rows, err);
+			if (e == IST_TIMEOUT)
+				ist__fail(err, e, "status", "%s:%u: something takes connections, but not as Isthmus: it says nothing", hp.host, hp.port);
 		}
 		ist__inbox_fini(&inbox);
 	}

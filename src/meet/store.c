@@ -491,21 +491,22 @@ on_timer(struct ist__timer *timer)
 }
 
 struct ist__store *
-ist__store_new(struct ist__loop *loop, int fd, const struct ist__self *self, const char *own, struct ist_error *err)
+ist__store_new(const struct ist__store_args *a, struct ist_error *err)
 {
-	struct ist__store *store = ist__alloc(ist__env_ctx(ist__loop_env(loop)), sizeof(*store));
-	struct ist__acceptor_args args = { .loop = loop, .fd = fd, .owner = store, .visitor = on_visitor,
-		.refused = on_refused };
+	struct ist__store *store = ist__alloc(ist__env_ctx(ist__loop_env(a->loop)), sizeof(*store));
+	struct ist__acceptor_args args = { .loop = a->loop, .fd = a->fd, .owner = store, .visitor = on_visitor, .refused = on_refused };
 
 	if (!store) {
-		close(fd);
+		close(a->fd);
 		ist__fail_memory(err, "meet");
 		return NULL;
 	}
-	store->loop = loop;
-	store->self = *self;
+	store->loop = a->loop;
+	store->self = *a->self;
+	store->refused = a->refused;
+	store->owner = a->owner;
 	store->timer.on = on_timer;
-	snprintf(store->own, sizeof(store->own), "%s", own);
+	snprintf(store->own, sizeof(store->own), "%s", a->own);
 	args.self = &store->self;
 	store->acceptor = ist__acceptor_new(&args, err);
 	if (!store->acceptor) {
@@ -513,29 +514,6 @@ ist__store_new(struct ist__loop *loop, int fd, const struct ist__self *self, con
 		return NULL;
 	}
 	return store;
-}
-
-struct hook {
-	struct ist__store *store;
-	void (*refused)(void *owner, const struct ist_error *err, bool proven);
-	void *owner;
-};
-
-static void
-hook_here(void *arg)
-{
-	struct hook *h = arg;
-
-	h->store->owner = h->owner;
-	h->store->refused = h->refused;
-}
-
-void
-ist__store_on_refused(struct ist__store *store, void (*refused)(void *owner, const struct ist_error *err, bool proven), void *owner)
-{
-	struct hook h = { store, refused, owner };
-
-	ist__loop_run(store->loop, hook_here, &h);
 }
 
 static void

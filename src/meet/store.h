@@ -12,11 +12,17 @@
 
 struct ist__store;
 
-/* fd: listening, taken over. self: copied, its key lent. own: the group of the member that hosts it, "" for a place on
- * its own; it is used to find typing errors in names. */
-struct ist__store *ist__store_new(struct ist__loop *loop, int fd, const struct ist__self *self, const char *own, struct ist_error *err);
-/* Tells owner of visitors whose hello did not hold, as an acceptor does. At once after new. */
-void ist__store_on_refused(struct ist__store *store, void (*refused)(void *owner, const struct ist_error *err, bool proven), void *owner);
+struct ist__store_args {
+	struct ist__loop *loop;
+	int fd;                       /* listening, taken over */
+	const struct ist__self *self; /* copied, its key lent */
+	/* The group of the member that hosts it, "" for a place on its own; it is used to find typing errors in names. */
+	const char *own;
+	/* Tells owner of visitors whose hello did not hold, as an acceptor does; may be NULL. */
+	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void *owner;
+};
+struct ist__store *ist__store_new(const struct ist__store_args *args, struct ist_error *err);
 void ist__store_free(struct ist__store *store);
 
 #endif
