@@ -410,12 +410,24 @@ goes_on_after_somebody_left(void **state)
 
 /* ---- two worlds ---- */
 
+static long
+resident_kib(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	long all, pages;
+
+	CHECK(f && fscanf(f, "%ld %ld", &all, &pages) == 2);
+	fclose(f);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
 static int
 two_worlds(struct ranks *r, uint32_t rank, void *arg)
 {
 	int trainer = rank < 2;
 	uint32_t mine = trainer ? rank : rank - 2, size = trainer ? 2 : 3, rounds = *(uint32_t *)arg, fds = 0, threads = 0;
 	struct member m, old;
+	long kib = 0;
 
 	member_init(&old, IST_TRANSPORT_AUTO);
 	CHECK_ERR(IST_OK, member_join(&old, r->at, trainer ? "trainers" : "engines", mine, size, 60, 30), &old.err);
@@ -430,6 +442,7 @@ two_worlds(struct ranks *r, uint32_t rank, void *arg)
 		if (i == 4) {
 			fds = count_fds();
 			threads = count_threads();
+			kib = resident_kib();
 		}
 	}
 	for (int i = 0; i < 3000 && (count_fds() > fds + 4 || count_threads() > threads); i++) {
@@ -438,6 +451,10 @@ two_worlds(struct ranks *r, uint32_t rank, void *arg)
 		nanosleep(&t, NULL); /* lingering connections are bounded in time; what is asserted is the count */
 	}
 	CHECK(count_fds() <= fds + 4 && count_threads() <= threads);
+	fprintf(stderr, "rank %u: %ld KiB resident after 5 rounds, %ld after %u\n", rank, kib, resident_kib(), rounds);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they keep what was freed */
+	CHECK(resident_kib() < kib + 4096);
+#endif
 	every_operation(&old, mine, size, 3001);
 	CHECK_ERR(IST_OK, ist_barrier(old.g, 0, &old.err), &old.err);
 	member_fini(&old);

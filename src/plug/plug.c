@@ -529,7 +529,7 @@ ist_backend_count(struct ist_env *env)
 static void
 backend_info(struct entry *e, struct ist_backend_info *out)
 {
-	const uint64_t all = (UINT64_C(2) << IST_OP_READ) - (UINT64_C(1) << IST_OP_SEND); /* send to read */
+	const uint64_t all = (UINT64_C(2) << IST_OP_BARRIER) - (UINT64_C(1) << IST_OP_SEND); /* what a group can be asked for */
 
 	struct ist__admitted copy = e->loaded ? e->full : e->look, *a = &copy;
 

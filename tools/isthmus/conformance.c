@@ -190,7 +190,7 @@ run_list(struct run *run, const struct cf_entry *list, const char *why_not)
 static void
 run_backend(struct run *run)
 {
-	const uint64_t moves = UINT64_C(1) << IST_OP_SEND | UINT64_C(1) << IST_OP_RECV, all = (UINT64_C(2) << IST_OP_READ) - 2;
+	const uint64_t moves = UINT64_C(1) << IST_OP_SEND | UINT64_C(1) << IST_OP_RECV, all = (UINT64_C(2) << IST_OP_BARRIER) - 2;
 	struct conformance_check facts;
 	char why[512] = "";
 
