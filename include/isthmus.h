@@ -16,7 +16,7 @@
  *              matters. A handle must not be freed while another thread is inside a call with it, ist_group_abort
  *              and ist_group_free apart: those wake the others (ABORTED) first.
  *   handles    NULL, a freed handle, one of another kind, and any handle in a forked child are BAD_HANDLE, and are
- *              not touched. A freed handle is recognised as long as its env lives.
+ *              not touched. A freed handle is recognised until 512 more of its env were freed.
  *   structs    every args, out and error struct begins with its own size in bytes; set it with sizeof. A zeroed rest
  *              means defaults.
  *   time       timeouts are in nanoseconds; 0: the default (the group's; 300 s); negative: wait for ever.

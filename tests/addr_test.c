@@ -445,7 +445,7 @@ takes_the_family_that_answers(void **state)
 	close(l);
 }
 
-/* RV-07: a member that starts long before its meeting place finds it as soon as it is there; here "long" is a number of
+/* A member that starts long before its meeting place finds it as soon as it is there; here "long" is a number of
  * refused attempts, which it counts itself. */
 static int
 early(struct ranks *r, uint32_t rank, void *arg)

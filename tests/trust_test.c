@@ -384,7 +384,7 @@ refusal(struct stranger *s, uint16_t type, struct ist_error *err)
 	return err->code;
 }
 
-/* The record of rank 0 is its own as long as it is there (SE-06); a rank is claimed under one's own name only. */
+/* The record of rank 0 is its own as long as it is there; a rank is claimed under one's own name only. */
 static void
 keeps_records_and_ranks_to_their_owners(void **state)
 {
@@ -519,7 +519,7 @@ denies_who_is_not_in_the_list(void **state)
 		member_fini(&m[i]);
 }
 
-/* ---- SE-07: a membership record that leads to a rogue ---- */
+/* ---- a membership record that leads to a rogue ---- */
 
 struct rogue {
 	int listen_fd;

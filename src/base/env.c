@@ -18,7 +18,7 @@
 #define ALIVE 0x1574A11Eu
 #define DEAD 0x1574DEADu
 
-enum { GRAVES = 4096 };
+enum { GRAVES = 512 };
 
 struct part {
 	void *ptr;

@@ -108,4 +108,7 @@ ist_err ist__form_links(struct ist__form *f, struct ist_error *err);
 ist_err ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 ist_err ist__form_channel(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 
+/* ---- finish.c ---- */
+ist_err ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *err);
+
 #endif

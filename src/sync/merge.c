@@ -186,8 +186,6 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 				return fail_overlap(g, item.name, other, set, "in memory, where nobody can tell whether the bytes are equal");
 			if (!ist__digest_equal(&s->digests[k], &t->sets[other].digests[t->item_local[known]]))
 				return fail_overlap(g, item.name, other, set, "with different bytes");
-			if (t->raw)
-				return fail_overlap(g, item.name, other, set, "in different files: a folder can't hold it twice");
 			s->whole[k] = IST__NO_ITEM;
 			return IST_OK;
 		}
@@ -205,7 +203,7 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 	return IST_OK;
 }
 
-/* All files of all sets by name. A file that two sets have alike, and that is no shard, is taken once. */
+/* All files of all sets by name, then by set. One of several of a name is taken. */
 static ist_err
 list_files(struct merger *g)
 {
@@ -254,24 +252,32 @@ same_file(const struct ist__table *t, const struct in_set *a, const struct in_se
 		ist__digest_equal(&x->digests[item_of_file(x->m, a->index)], &y->digests[item_of_file(y->m, b->index)]);
 }
 
-static ist_err
+static bool
+is_index(const struct ist__manifest *m, uint64_t file)
+{
+	uint64_t k = item_of_file(m, file);
+
+	return k < m->n_items && m->items[k].file == file && m->items[k].kind == IST__ITEM_INDEX;
+}
+
+/* Do the files of all sets fit into one folder? Two shards or indexes of one name do not: then the tensors alone count, and
+ * a folder gets them in one file. Of other files that differ (config.json) the lowest rank's is taken. */
+static void
 check_files(struct merger *g)
 {
-	for (uint64_t i = 1; i < g->n_files; i++) {
-		const struct in_set *a = &g->files[i - 1], *b = &g->files[i];
+	const struct ist__table *t = g->t;
 
-		if (strcmp(a->name, b->name) || same_file(g->t, a, b))
+	for (uint64_t i = 1; i < g->n_files && !g->flat; i++) {
+		const struct in_set *a = &g->files[i - 1], *b = &g->files[i];
+		const struct ist__manifest *x = t->sets[a->set].m, *y = t->sets[b->set].m;
+
+		if (strcmp(a->name, b->name) || same_file(t, a, b))
 			continue;
-		if (g->t->raw) {
-			ist__fail(g->err, IST_OVERLAP, OP, "file %s is given by rank %u and by rank %u, with different bytes", a->name,
-				member_of(g->t, a->set), member_of(g->t, b->set));
-			ist__fail_rank(g->err, member_of(g->t, a->set));
-			ist__fail_rank(g->err, member_of(g->t, b->set));
-			return IST_OVERLAP;
-		}
-		g->flat = true;
+		g->flat = x->files[a->index].header_bytes || y->files[b->index].header_bytes || is_index(x, a->index) || is_index(y, b->index);
+		if (t->raw)
+			ist__log(t->ctx, IST_LOG_WARN, "file %s differs between rank %u and rank %u: %s", a->name, member_of(t, a->set), member_of(t, b->set),
+				g->flat ? "folders get all tensors in one file, and no other files" : "the former's is taken");
 	}
-	return IST_OK;
 }
 
 static ist_err
@@ -318,12 +324,11 @@ merge_several(struct merger *g)
 	struct ist__table *t = g->t;
 	ist_err e = list_files(g);
 
-	if (!e)
-		e = check_files(g);
 	if (e)
 		return e;
+	check_files(g);
 	/* a file without one of its tensors is no file any more */
-	g->flat = !t->raw && (g->flat || has_twice(t));
+	g->flat = g->flat || has_twice(t);
 	for (uint64_t i = 0; i < g->n_files && !e && !g->flat; i++)
 		e = take_file(g, i);
 	for (uint32_t s = 0; s < t->n_sets && !e; s++)

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * finish.c - from the roll-call to a group: the steps of wire_up.c, the group's own parts, COMMIT, and the hand-over of the
+ * connections that it keeps.
+ */
+#include "base/fail.h"
+#include "group/form_int.h"
+
+#include <string.h>
+
+struct hand_over {
+	struct ist__form *f;
+	struct ist__link *link;
+	struct ist__frame *later;
+	bool ended;
+};
+
+static void
+take_link(void *arg, struct ist__conn *conn, struct ist__frame *frames, bool gone)
+{
+	struct hand_over *h = arg;
+	struct ist__link *link = h->link;
+	struct ist__frame **last = &h->later;
+	struct ist_error e;
+
+	while (*last)
+		last = &(*last)->next;
+	*last = frames;
+	link->conn = conn;
+	ist__conn_give(conn, &ist__link_ops, link);
+	while (h->later) {
+		struct ist__frame *x = h->later;
+
+		h->later = x->next;
+		x->next = NULL;
+		ist__link_ops.frame(conn, link, x);
+	}
+	if (gone || h->ended) {
+		ist_error_init(&e);
+		ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(conn));
+		ist__link_ops.closed(conn, link, &e);
+	}
+}
+
+static struct ist__spoke *
+spoke_to(struct ist__form *f, uint32_t rank)
+{
+	if (f->args.rank == 0)
+		return &f->star[rank];
+	return rank == 0 ? &f->star[0] : &f->links[rank];
+}
+
+static void
+hand_links_over(struct ist__form *f)
+{
+	struct ist__group *g = f->group;
+
+	for (uint32_t i = 0; i < g->n_links; i++) {
+		struct ist__spoke *s = spoke_to(f, g->links[i].rank);
+		struct hand_over h = { f, &g->links[i], s->later, s->ended };
+
+		s->later = NULL;
+		ist__inbox_release(&f->inbox, s->post, take_link, &h);
+		s->post = NULL;
+	}
+}
+
+static ist_err
+make_group(struct ist__form *f, struct ist_error *err)
+{
+	struct ist__group *g = ist__group_make(f->ep, f->args.size, err);
+	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb);
+
+	if (!g)
+		return IST_NO_MEMORY;
+	f->group = g;
+	g->rank = f->args.rank;
+	g->timeout_ns = f->args.timeout_ns;
+	g->no_progress_ns = f->args.no_progress_ns;
+	g->proto = f->proto;
+	g->features = f->features;
+	g->bucket_bytes = f->bucket_bytes;
+	g->generation = f->generation;
+	memcpy(g->key, f->key, sizeof(g->key));
+	g->name = ist__strdup(f->ctx, f->name);
+	g->backend_name = ist__strdup(f->ctx, f->admitted->name);
+	g->backend_options = ist__strdup(f->ctx, f->options);
+	g->links = ist__alloc(f->ctx, (n ? n : 1) * sizeof(*g->links));
+	if (!g->name || !g->backend_name || !g->backend_options || !g->links)
+		return ist__fail_memory(err, "group_new");
+	g->n_links = n;
+	for (uint32_t r = 0; r < f->args.size; r++) {
+		g->members[r] = (struct ist__member){ .card = f->claims[r].card, .host = f->host[r], .slot = f->slot[r] };
+		g->link_of[r] = -1;
+		g->n_hosts += f->host[r] == r;
+		g->shm_pairs += r != f->args.rank && f->host[r] == f->host[f->args.rank] && f->claims[r].transport != IST_TRANSPORT_TCP &&
+			f->ep->transport != IST_TRANSPORT_TCP;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		g->links[i] = (struct ist__link){ .group = g, .rank = nb[i] };
+		g->link_of[nb[i]] = (int32_t)i;
+	}
+	g->n_same_host = f->n_here;
+	g->tcp_pairs = f->args.size - 1 - g->shm_pairs;
+	g->backend = f->admitted;
+	g->life = f->life;
+	f->life = NULL;
+	return IST_OK;
+}
+
+/* The channel says that a peer is gone. It may be right, or that peer may have closed because it heard of another's
+ * death sooner: the mesh knows better, if it is given a moment. */
+static void
+line_failed(void *owner, const struct ist_error *err)
+{
+	struct ist_error e = *err;
+
+	if (e.code == IST_PEER_LOST && e.n_ranks > 0 && ist__mesh_await_news(owner, e.ranks[0]) == IST__GONE_LEFT) {
+		ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", err->ranks[0]);
+		ist__fail_rank(&e, err->ranks[0]);
+	}
+	ist__mesh_break(owner, &e, true);
+}
+
+static ist_err
+make_line(struct ist__form *f, struct ist_error *err)
+{
+	struct ist__line_args args = { .env = f->env, .backend = f->admitted, .chan = f->chan, .rank = f->args.rank, .size = f->args.size,
+		.no_progress_ns = f->args.no_progress_ns, .timeout_ns = f->args.timeout_ns, .owner = f->group, .failed = line_failed,
+		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent };
+	ist_err e = ist__line_new(&args, &f->group->line, err);
+
+	if (e)
+		return e;
+	f->chan = NULL;
+	ist__line_hold(f->group->line); /* the mesh looks at it until the group's memory goes */
+	return IST_OK;
+}
+
+ist_err
+ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *err)
+{
+	struct ist__reader *all = ist__alloc(f->ctx, f->args.size * sizeof(*all));
+	uint8_t together;
+	ist_err e;
+
+	if (!all)
+		return ist__fail_memory(err, "group_new");
+	e = ist__form_links(f, err);
+	together = f->args.rank != 0 ? 0 : 1;
+	for (uint32_t r = 0; r < f->args.size; r++)
+		if (f->args.rank != 0 && f->local[r].post && f->local[r].ready && r < f->args.rank)
+			together = 1;
+	e = ist__form_exchange(f, 1, "links", e, err, &together, 1, all);
+	if (!e) {
+		e = ist__form_hosts(f, all, err);
+		if (e)
+			e = ist__form_exchange(f, 2, "hosts", e, err, NULL, 0, all);
+		else
+			e = ist__form_channel(f, all, err);
+	}
+	ist__free(f->ctx, all);
+	if (!e)
+		e = make_group(f, err);
+	if (!e)
+		e = make_line(f, err);
+	if (!e)
+		e = ist__form_commit(f, err);
+	if (e)
+		return e;
+	hand_links_over(f);
+	e = ist__group_publish(f->group, out, err);
+	if (!e) {
+		if (f->rdv.kind == IST__RDV_TCP || f->rdv.kind == IST__RDV_DIR)
+			f->group->lease = ist__lease_new(f->group, &f->rdv);
+		f->group = NULL;
+	}
+	return e;
+}
