@@ -333,6 +333,7 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 
 	pthread_mutex_lock(&g->lock);
 	l->conn = NULL;
+	pthread_cond_broadcast(&g->cond); /* who waits for last words knows that none come */
 	expected = g->gone[l->rank] != IST__HERE_STILL || g->leaving;
 	pthread_mutex_unlock(&g->lock);
 	ist__conn_close(conn, false);

@@ -140,8 +140,9 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 			int64_t now = ist__now();
 
 			if (!left_at)
-				left_at = now + (g->link_of[from] >= 0 ? 20 : 500) * IST__MS;
-			left = now >= left_at;
+				left_at = now + (g->link_of[from] >= 0 ? 2000 : 500) * IST__MS;
+			/* a link of our own says when there is nothing more: when it ends */
+			left = now >= left_at || (g->link_of[from] >= 0 && !g->links[g->link_of[from]].conn);
 			if (left)
 				break;
 			soon = (struct timespec){ .tv_sec = (time_t)(left_at / 1000000000), .tv_nsec = (long)(left_at % 1000000000) };

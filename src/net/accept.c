@@ -28,6 +28,7 @@ struct ist__acceptor {
 	struct visitor *visitors;
 	uint32_t n;
 	uint64_t refused;
+	bool starved;          /* of descriptors; told once */
 };
 
 static const struct ist__ctx *
@@ -158,11 +159,14 @@ on_event(struct ist__watch *watch, uint32_t events)
 		int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
+			a->starved = false;
 			welcome(a, fd);
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-			ist__log(ctx_of(a), 1, "out of descriptors: connections wait");
+			if (!a->starved)
+				ist__log(ctx_of(a), 1, "out of descriptors: connections wait");
+			a->starved = true;
 			ist__loop_change(a->args.loop, &a->watch, 0);
 			ist__timer_set(a->args.loop, &a->timer, ist__now() + PAUSE_MS * IST__MS);
 		}
