@@ -233,7 +233,7 @@ IST_API ist_err ist_all_gather_bytes(
 	struct ist_group *group, const void *addr, uint64_t bytes, int64_t timeout_ns, struct ist_blob *out, struct ist_error *err);
 IST_API ist_err ist_gather_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32_t root, int64_t timeout_ns,
 	struct ist_blob *out, struct ist_error *err);
-/* send returns when the bytes are the library's. */
+/* send returns when the bytes are the library's; it waits only for a receiver with 64 MiB unread. */
 IST_API ist_err ist_send_bytes(
 	struct ist_group *group, const void *addr, uint64_t bytes, uint32_t to, int64_t timeout_ns, struct ist_error *err);
 IST_API ist_err ist_recv_bytes(struct ist_group *group, uint32_t from, int64_t timeout_ns, struct ist_blob *out, struct ist_error *err);

@@ -140,6 +140,7 @@ enum ist__gone ist__mesh_await_news(struct ist__group *g, uint32_t rank);
 void ist__mesh_lost(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood);
 /* Any thread, lock held: sends a message towards head->to. False: no way there. */
 bool ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *body, uint64_t bytes);
+uint64_t ist__mesh_queued(struct ist__group *g, uint32_t to); /* bytes that wait on the way there; lock held */
 /* Any thread, lock held: to all neighbours but one (size: to all). */
 void ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64_t seq, uint32_t from, const void *body, uint64_t bytes,
 	uint32_t but);

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100 };
+enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600 };
 
 uint32_t
 ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
@@ -65,6 +65,14 @@ ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *bo
 	struct ist__link *l = head->to < g->size ? way_to(g, head->to) : NULL;
 
 	return l && ist__msg_send(l->conn, head, body, bytes);
+}
+
+uint64_t
+ist__mesh_queued(struct ist__group *g, uint32_t to)
+{
+	struct ist__link *l = way_to(g, to);
+
+	return l ? ist__conn_queued(l->conn) : 0;
 }
 
 void
@@ -532,7 +540,7 @@ ist__mesh_stop(struct ist__group *g)
 void
 ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err)
 {
-	int64_t until = ist__now() + 200 * IST__MS;
+	int64_t until = ist__now() + WHO_MS * IST__MS;
 	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
 	uint32_t open;
 	int rc = 0;

@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define QUEUED_MAX (UINT64_C(64) << 20)
+
 static const char *
 type_name(uint16_t type)
 {
@@ -565,6 +567,31 @@ ist__objects_barrier(struct ist__group *g, uint16_t type, uint64_t seq, int64_t 
 	return barrier(g, type, seq, 64, deadline, err); /* steps of their own: another part of the operation has used the first ones */
 }
 
+/* What waits to be sent is bounded: a peer that does not read holds up its sender, not this process's memory. */
+static ist_err
+await_room(struct ist__group *g, uint32_t to, int64_t deadline, struct ist_error *err)
+{
+	ist_err e;
+
+	pthread_mutex_lock(&g->lock);
+	g->waiters++;
+	while (!(e = ist__group_broken(g, err)) && ist__mesh_queued(g, to) > QUEUED_MAX) {
+		int64_t now = ist__now(), at = now + 5 * IST__MS;
+		struct timespec soon = { .tv_sec = (time_t)(at / 1000000000), .tv_nsec = (long)(at % 1000000000) };
+
+		if (now >= deadline) {
+			e = ist__fail(err, IST_TIMEOUT, "send_bytes", "rank %u does not read: %llu bytes wait for it", to, (unsigned long long)ist__mesh_queued(g, to));
+			ist__fail_rank(err, to);
+			break;
+		}
+		pthread_cond_timedwait(&g->cond, &g->lock, &soon);
+	}
+	g->waiters--;
+	pthread_cond_broadcast(&g->cond);
+	pthread_mutex_unlock(&g->lock);
+	return e;
+}
+
 ist_err
 ist_send_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32_t to, int64_t timeout_ns, struct ist_error *err)
 {
@@ -572,12 +599,13 @@ ist_send_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32
 	uint64_t seq;
 	ist_err e = ist__group_use(group, "send_bytes", &g, err);
 
-	(void)timeout_ns; /* taking the bytes over never waits */
 	if (e)
 		return e;
 	e = check_bytes(addr, bytes, "send_bytes", err);
 	if (!e && to >= g->size)
 		e = ist__fail(err, IST_INVALID_ARGUMENT, "send_bytes", "rank %u in a group of %u", to, g->size);
+	if (!e && to != g->rank)
+		e = await_room(g, to, ist__deadline(timeout_ns, g->timeout_ns), err);
 	if (!e) {
 		pthread_mutex_lock(&g->lock);
 		seq = g->p2p_out[to]++;
