@@ -413,6 +413,7 @@ class Surroundings(Case):
             done = self.move([("push", self.model), ("pull", self.path(to))])
             self.assertEqual((done[1].status, done[1].error["code"]), (1, "CONFLICT"), done[1].stderr)
             self.assertEqual((done[0].status, done[0].error["ranks"]), (1, [1]))
+            self.assertIn(done[1].error["detail"], done[0].error["detail"])
         self.assertEqual(os.listdir(self.path("home")), ["precious"])
         self.assertFalse([n for n in os.listdir(self.folder.name) if n.startswith(".")])
 

@@ -49,6 +49,12 @@ ist__checkpoint_body_free(struct ist__checkpoint_body *b)
 	ist__free(b->ctx, b);
 }
 
+static void
+end_checkpoint(void *handle)
+{
+	ist_checkpoint_free(handle);
+}
+
 ist_err
 ist__checkpoint_make(struct ist_env *env, struct ist__checkpoint_body *body, struct ist_checkpoint **out, struct ist_error *err)
 {
@@ -64,6 +70,7 @@ ist__checkpoint_make(struct ist_env *env, struct ist__checkpoint_body *body, str
 	if (!ck)
 		return ist__fail_memory(err, "checkpoint");
 	ck->body = body;
+	ist__handle_owned(ck, end_checkpoint);
 	*out = ck;
 	return IST_OK;
 }

@@ -9,6 +9,12 @@
 
 #include <string.h>
 
+static void
+end_sink(void *handle)
+{
+	ist_sink_free(handle);
+}
+
 ist_err
 ist__sink_make(struct ist_env *env, const struct ist__sink_kind *kind, void *self, bool raw, bool in_place, struct ist_sink **out,
 	struct ist_error *err)
@@ -23,6 +29,7 @@ ist__sink_make(struct ist_env *env, const struct ist__sink_kind *kind, void *sel
 	s->self = self;
 	s->raw = raw;
 	s->in_place = in_place;
+	ist__handle_owned(s, end_sink);
 	*out = s;
 	return IST_OK;
 }

@@ -42,6 +42,13 @@ pull_bury(struct ist_pull *pull)
 	ist__handle_bury(pull);
 }
 
+static void
+end_pull(void *handle)
+{
+	if (ist__handle_kill(handle, IST__PULL))
+		pull_bury(handle);
+}
+
 ist_err
 ist_pull_begin(struct ist_group *group, const struct ist_stream_args *args, struct ist_pull **out, struct ist_error *err)
 {
@@ -68,6 +75,7 @@ ist_pull_begin(struct ist_group *group, const struct ist_stream_args *args, stru
 		pull_bury(pull);
 		return e;
 	}
+	ist__handle_owned(pull, end_pull);
 	*out = pull;
 	return IST_OK;
 }

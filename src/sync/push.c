@@ -31,6 +31,13 @@ push_kill(struct ist_push *push)
 	ist__handle_bury(push);
 }
 
+static void
+end_push(void *handle)
+{
+	if (ist__handle_kill(handle, IST__PUSH))
+		push_kill(handle);
+}
+
 ist_err
 ist_push_begin(struct ist_group *group, const struct ist_stream_args *args, struct ist_push **out, struct ist_error *err)
 {
@@ -58,6 +65,7 @@ ist_push_begin(struct ist_group *group, const struct ist_stream_args *args, stru
 		push_kill(push);
 		return e;
 	}
+	ist__handle_owned(push, end_push);
 	*out = push;
 	return IST_OK;
 }

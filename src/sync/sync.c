@@ -177,6 +177,12 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 	return e;
 }
 
+static void
+end_sync(void *handle)
+{
+	ist_sync_free(handle);
+}
+
 ist_err
 ist_sync_new(struct ist_group *group, const struct ist_sync_args *args, struct ist_sync **out, struct ist_error *err)
 {
@@ -197,6 +203,7 @@ ist_sync_new(struct ist_group *group, const struct ist_sync_args *args, struct i
 	}
 	sync->body = body;
 	body->handle = sync;
+	ist__handle_owned(sync, end_sync);
 	*out = sync;
 	return IST_OK;
 }

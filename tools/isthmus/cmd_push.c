@@ -25,7 +25,7 @@ carry(struct cli *cli, int (*open_end)(struct transfer *t, const char *path))
 	if (status == EXIT_DONE) {
 		status = open_end(&t, cli->o.args[0]);
 		if (status != EXIT_DONE)
-			session_give_up(&t.s, t.s.cli->verb->run == cmd_push ? "its checkpoint can't be opened" : "its destination can't be opened");
+			session_give_up(&t.s, t.why);
 	}
 	if (status == EXIT_DONE)
 		status = session_meet(&t.s);

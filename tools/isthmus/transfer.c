@@ -15,7 +15,10 @@ transfer_open_source(struct transfer *t, const char *path)
 	struct ist_error err;
 
 	ist_error_init(&err);
-	return ist_checkpoint_open(t->s.env, path, &args, &t->ck, &err) ? cli_fail(cli, &err) : EXIT_DONE;
+	if (!ist_checkpoint_open(t->s.env, path, &args, &t->ck, &err))
+		return EXIT_DONE;
+	snprintf(t->why, sizeof(t->why), "its checkpoint can't be opened: %s", err.detail);
+	return cli_fail(cli, &err);
 }
 
 int
@@ -30,7 +33,10 @@ transfer_open_sink(struct transfer *t, const char *dest)
 	if (option_on(&cli->o, OPT_WEIGHTS_ONLY))
 		flags |= IST_SINK_WEIGHTS_ONLY;
 	ist_error_init(&err);
-	return ist_sink_open(t->s.env, dest, flags, &t->sink, &err) ? cli_fail_argument(cli, &err) : EXIT_DONE;
+	if (!ist_sink_open(t->s.env, dest, flags, &t->sink, &err))
+		return EXIT_DONE;
+	snprintf(t->why, sizeof(t->why), "its destination can't be opened: %s", err.detail);
+	return cli_fail_argument(cli, &err);
 }
 
 static ist_err
