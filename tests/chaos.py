@@ -189,10 +189,17 @@ class Chaos:
                     raise Bad(f"nobody was lost, yet rank {m.rank} failed")
         for m in survivors:
             if m.status != 0:
-                self.judge_error(plan, m, hit)
+                self.judge_error(plan, members, m, hit)
         self.judge_copies(plan, members, before, struck, survivors)
 
-    def judge_error(self, plan, m, hit):
+    @staticmethod
+    def names_victim(plan, members, error):
+        """Or one that had not heard that the group stands, and gave up because of the victim: to the others it is lost too."""
+        ranks = error["ranks"] or []
+        other = [members[r].error() or {} for r in ranks]
+        return plan["victim"] in ranks or (ranks and all(o.get("op") == "group_new" and plan["victim"] in o["ranks"] for o in other))
+
+    def judge_error(self, plan, members, m, hit):
         error = m.error()
         if m.status not in (1, 124) or not error:
             raise Bad(f"rank {m.rank} ended oddly")
@@ -202,7 +209,7 @@ class Chaos:
             raise Bad(f"rank {m.rank} ran into its deadline")
         if m.status == 1 and error["code"] not in LOSS:
             raise Bad(f"rank {m.rank}: {error['code']} for a loss")
-        if plan["victim"] not in (error["ranks"] or []):
+        if not self.names_victim(plan, members, error):
             raise Bad(f"rank {m.rank} does not name rank {plan['victim']}")
         if m.status == 1 and m.ended - hit > NO_PROGRESS_S + 6:
             raise Bad(f"rank {m.rank} took {m.ended - hit:.1f} s to notice")

@@ -230,7 +230,7 @@ look_for_dead(struct fake_world *w)
 {
 	for (uint32_t i = 0; i < w->size; i++)
 		if (w->top->dead[w->rank_in_top[i]])
-			w->broken = true;
+			__atomic_store_n(&w->broken, true, __ATOMIC_RELAXED);
 }
 
 static ist_err
@@ -321,7 +321,7 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 		.struct_size = sizeof(*out),
 		.rank = group->rank,
 		.size = group->world->size,
-		.broken = group->world->broken ? IST_PEER_LOST : 0,
+		.broken = __atomic_load_n(&group->world->broken, __ATOMIC_RELAXED) ? IST_PEER_LOST : 0,
 		.name = "fake",
 		.backend = "fake",
 		.timeout_ns = 20 * IST_NS_PER_S,

@@ -409,7 +409,7 @@ lose_one(struct hand *h, void *arg)
 {
 	struct job *j = arg;
 
-	j->want = IST_PEER_LOST;
+	__atomic_store_n(&j->want, IST_PEER_LOST, __ATOMIC_RELAXED); /* the same from every hand */
 	push_or_pull(h, arg);
 }
 

@@ -32,7 +32,7 @@ struct ist__spoke {
 	struct ist__msg *phase;        /* the message of the step at hand */
 	struct ist__frame *later, **later_last; /* what belongs to the mesh */
 	bool ready;
-	bool ended; /* it closed after we had voted: the group will hear of it */
+	bool ended; /* it closed: rank 0 will say why, or, after our vote, the group will hear of it */
 };
 
 struct ist__contest { /* a second claimant of a rank waits for the first one's answer */
@@ -69,6 +69,8 @@ struct ist__form {
 	struct ist__contest *contests;
 	struct ist__spoke *links;      /* [size] */
 	struct ist__spoke *local;      /* [size]; first member of a host: its others; others: the first */
+	struct ist_error rumour;       /* a link ended: who began it, rank 0 knows better; ... */
+	int64_t rumour_until;          /* ... if it says nothing by then, this is the error */
 	bool hosts_known;
 	bool voted;                    /* our last vote is given: from here on only rank 0's word counts */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */

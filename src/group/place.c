@@ -206,7 +206,7 @@ status_tcp(struct ist_env *env, const struct ist_status_args *a, struct rows *ro
 	if (!e) {
 		e = ist__dial(&at, deadline, -1, &fd, &refused, err);
 		if (!e) {
-			conn = ist__conn_new(ep->loop, fd, IST__INITIATOR, &ep->self, deadline);
+			conn = ist__conn_new(ep->loop, fd, IST__INITIATOR, &ep->self, IST__NEVER); /* the call's deadline is asked below */
 			post = conn ? ist__inbox_add(&inbox, conn, 0) : NULL;
 			e = post ? IST_OK : ist__fail_memory(err, "status");
 			if (!e && ist__conn_local(conn, &local))

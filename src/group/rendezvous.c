@@ -126,7 +126,8 @@ connect_store(struct ist__rdv *rdv, int64_t deadline, struct ist_error *err)
 		rdv->next = ist__now() + RETRY_MS * IST__MS;
 		return IST_OK;
 	}
-	conn = ist__conn_new(rdv->inbox->loop, fd, IST__INITIATOR, &rdv->ep->self, deadline);
+	/* a place that never answers is told at the call's deadline, by ist__rdv_silent */
+	conn = ist__conn_new(rdv->inbox->loop, fd, IST__INITIATOR, &rdv->ep->self, IST__NEVER);
 	rdv->post = conn ? ist__inbox_add(rdv->inbox, conn, IST__TAG_MEET) : NULL;
 	if (!rdv->post)
 		return ist__fail_memory(err, "meet");

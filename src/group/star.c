@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ASK_MS = 700 };
+enum { ASK_MS = 700, RUMOUR_MS = 1000 };
 
 void
 ist__spoke_clear(struct ist__form *f, struct ist__spoke *s, bool linger)
@@ -341,6 +341,16 @@ on_newcomer(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 }
 
 static ist_err
+lost_member(struct ist__event *ev, uint32_t rank, struct ist_error *err)
+{
+	ist_err e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
+
+	ist__fail(err, e, "group_new", "rank %u went away while the group was forming: %s", rank, ev->error ? ev->error->detail : "");
+	ist__fail_rank(err, rank);
+	return e;
+}
+
+static ist_err
 lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, struct ist_error *err)
 {
 	uint32_t kind = (uint32_t)(ev->post->tag >> 32), rank = (uint32_t)ev->post->tag;
@@ -361,11 +371,19 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 		s->ended = true;
 		return IST_OK;
 	}
-	e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
+	if (kind != IST__TAG_STAR && f->star[0].post && f->args.rank != 0) {
+		/* it may have gone because another did, rank 0 even, and we are the last to see that */
+		s->ended = true;
+		if (!f->rumour.code) {
+			ist_error_init(&f->rumour);
+			lost_member(ev, rank, &f->rumour);
+			f->rumour_until = ist__now() + RUMOUR_MS * IST__MS;
+		}
+		return IST_OK;
+	}
 	if (kind == IST__TAG_STAR && f->args.rank != 0)
 		rank = 0;
-	ist__fail(err, e, "group_new", "rank %u went away while the group was forming: %s", rank, ev->error ? ev->error->detail : "");
-	ist__fail_rank(err, rank);
+	e = lost_member(ev, rank, err);
 	ist__spoke_clear(f, s, false);
 	return e;
 }
@@ -408,9 +426,15 @@ ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err)
 	for (struct ist__contest *x = f->contests; x; x = x->next)
 		if (x->until < at)
 			at = x->until;
+	if (f->rumour.code && f->rumour_until < at)
+		at = f->rumour_until;
 	e = ist__inbox_wait(&f->inbox, at, &ev, err);
 	if (e == IST_TIMEOUT) {
 		settle_contests(f, IST_NO_RANK);
+		if (f->rumour.code && ist__now() >= f->rumour_until) {
+			ist__error_copy(err, &f->rumour);
+			return f->rumour.code;
+		}
 		return IST_OK;
 	}
 	if (e)
