@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "group/form_int.h"
 #include "net/wire.h"
+#include "plug/plug.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -472,8 +473,13 @@ form_free(struct ist__form *f)
 static ist_err
 form_all(struct ist__form *f, struct ist_group **out, struct ist_error *err)
 {
-	ist_err e = ist__rdv_open(&f->rdv, &f->args, err);
+	const struct ist__admitted *wish;
+	ist_err e = IST_OK;
 
+	if (strcmp(f->backend, "auto") != 0) /* a wish that can't be met is told before anybody is waited for */
+		e = ist__plug_get(f->env, f->backend, &wish, err);
+	if (!e)
+		e = ist__rdv_open(&f->rdv, &f->args, err);
 	if (!e)
 		e = f->args.rank == 0 ? call_roll(f, err) : await_roll(f, err);
 	if (!e && f->args.rank != 0) {

@@ -26,6 +26,7 @@ struct ist__conn {
 	enum ist__side side;
 	enum phase phase;
 	bool is_unix, lingering;
+	bool attaching; /* the job is queued to do that; set before, then the loop's thread only */
 	atomic_bool ready;
 	struct ist__self self;
 	struct ist__agreed agreed;
@@ -156,7 +157,8 @@ conn_free(struct ist__conn *c)
 	c->phase = OVER;
 	close(c->watch.fd);
 	c->job.run = free_here;
-	ist__loop_post(c->loop, &c->job);
+	if (!c->attaching) /* else the job is under way, and does this instead */
+		ist__loop_post(c->loop, &c->job);
 }
 
 /* ---- sending ---- */
@@ -684,6 +686,7 @@ attach_here(struct ist__job *job)
 	struct ist__conn *c = (struct ist__conn *)(void *)((char *)job - offsetof(struct ist__conn, job));
 	int sys = ist__loop_watch(c->loop, &c->watch, EPOLLIN);
 
+	c->attaching = false;
 	if (sys) {
 		end_with(c, IST_IO, sys, "epoll");
 		return;
@@ -701,6 +704,7 @@ ist__conn_attach(struct ist__conn *c, const struct ist__conn_ops *ops, void *own
 	c->ops = ops;
 	c->owner = owner;
 	c->job.run = attach_here;
+	c->attaching = true;
 	ist__loop_post(c->loop, &c->job);
 }
 
