@@ -72,8 +72,7 @@ ist__decide_take(struct ist__group *g, struct ist__msg *m)
 		freeze(g, m->seq);
 }
 
-/* Lock held. True when somebody is left who has not answered; *alone when nobody is left at all, nor was: who answered and
- * has left, or died, since then did tell. */
+/* Lock held. True when somebody is left who has not answered; *alone when all the others have died without an answer. */
 static bool
 unanswered(struct ist__group *g, uint64_t vote, bool *alone)
 {
@@ -81,9 +80,10 @@ unanswered(struct ist__group *g, uint64_t vote, bool *alone)
 
 	*alone = true;
 	for (uint32_t r = 0; r < g->size; r++) {
-		bool answered = g->answers_vote == vote && g->answers[r];
+		/* HELD of a member that holds goes out before its LEFT, on every way: who has left without it holds nothing */
+		bool answered = (g->answers_vote == vote && g->answers[r]) || g->gone[r] == IST__GONE_LEFT;
 
-		if (r == g->rank || (g->gone[r] != IST__HERE_STILL && !answered))
+		if (r == g->rank || (g->gone[r] == IST__GONE_LOST && !answered))
 			continue;
 		*alone = false;
 		open |= !answered;

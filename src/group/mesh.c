@@ -554,7 +554,7 @@ ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct i
 			open += r != g->rank && g->gone[r] == IST__HERE_STILL && g->here[r].round != g->who_round;
 		if (open > 0)
 			rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
-	} while (open > 0 && rc == 0 && !g->closed);
+	} while (open > 0 && rc == 0 && !g->closed && !g->broken_code);
 	for (uint32_t r = 0; r < g->size; r++)
 		if (r != g->rank && (g->here[r].round != g->who_round || g->here[r].op < op || g->here[r].coll < coll))
 			ist__fail_rank(err, r);

@@ -167,8 +167,13 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 		ist__fail_rank(&why, from);
 	} else if (!clash)
 		timed_out(g, type, from, &why);
-	if (type != IST__SEND)
+	if (type != IST__SEND) {
 		ist__mesh_break(g, &why, true); /* half a collective is of no use to anybody */
+		pthread_mutex_lock(&g->lock);
+		if (g->broken)
+			ist__error_copy(&why, g->broken); /* one story on all members: whoever told it first */
+		pthread_mutex_unlock(&g->lock);
+	}
 	ist__error_copy(err, &why);
 	return why.code;
 }
