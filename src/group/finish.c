@@ -9,8 +9,8 @@
 #include <string.h>
 
 struct hand_over {
-	struct ist__form *f;
 	struct ist__link *link;
+	struct ist__conn *conn;
 	struct ist__frame *later;
 	bool ended;
 };
@@ -19,26 +19,33 @@ static void
 take_link(void *arg, struct ist__conn *conn, struct ist__frame *frames, bool gone)
 {
 	struct hand_over *h = arg;
-	struct ist__link *link = h->link;
 	struct ist__frame **last = &h->later;
-	struct ist_error e;
 
 	while (*last)
 		last = &(*last)->next;
 	*last = frames;
-	link->conn = conn;
-	ist__conn_give(conn, &ist__link_ops, link);
+	h->ended |= gone;
+	h->conn = h->link->conn = conn;
+	ist__conn_give(conn, &ist__link_ops, h->link);
+}
+
+/* What came on a link while the group was forming. */
+static void
+replay(struct hand_over *h)
+{
+	struct ist_error e;
+
 	while (h->later) {
 		struct ist__frame *x = h->later;
 
 		h->later = x->next;
 		x->next = NULL;
-		ist__link_ops.frame(conn, link, x);
+		ist__link_ops.frame(h->conn, h->link, x);
 	}
-	if (gone || h->ended) {
+	if (h->ended) {
 		ist_error_init(&e);
-		ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(conn));
-		ist__link_ops.closed(conn, link, &e);
+		ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(h->conn));
+		ist__link_ops.closed(h->conn, h->link, &e);
 	}
 }
 
@@ -50,19 +57,31 @@ spoke_to(struct ist__form *f, uint32_t rank)
 	return rank == 0 ? &f->star[0] : &f->links[rank];
 }
 
+/* On the loop's thread, in one go: every link stands before anything that came on one is looked at, since what is flooded
+ * on (an abort, a loss) must reach them all, in that order. */
 static void
-hand_links_over(struct ist__form *f)
+hand_here(void *arg)
 {
+	struct ist__form *f = arg;
 	struct ist__group *g = f->group;
+	struct hand_over hands[64]; /* as many as ist__mesh_neighbours gives at most */
 
 	for (uint32_t i = 0; i < g->n_links; i++) {
 		struct ist__spoke *s = spoke_to(f, g->links[i].rank);
-		struct hand_over h = { f, &g->links[i], s->later, s->ended };
 
+		hands[i] = (struct hand_over){ .link = &g->links[i], .later = s->later, .ended = s->ended };
 		s->later = NULL;
-		ist__inbox_release(&f->inbox, s->post, take_link, &h);
+		ist__inbox_release(&f->inbox, s->post, take_link, &hands[i]);
 		s->post = NULL;
 	}
+	for (uint32_t i = 0; i < g->n_links; i++)
+		replay(&hands[i]);
+}
+
+static void
+hand_links_over(struct ist__form *f)
+{
+	ist__loop_run(f->inbox.loop, hand_here, f);
 }
 
 static ist_err
