@@ -42,10 +42,19 @@ struct ist_tensor {
 	                            * open: NULL, see ist_checkpoint_read */
 };
 
+/* Where a slice lies in the tensor that it is a part of. Dimensions and dtype are those of its ist_tensor, shape is there
+ * the slice's own extents. */
+struct ist_slice {
+	uint32_t struct_size;
+	uint32_t reserved;
+	uint64_t whole[IST_DIMS_MAX];  /* shape of that tensor */
+	uint64_t begin[IST_DIMS_MAX];  /* index of the slice's first element there */
+};
+
 enum ist_read_how {
-	IST_READ_AUTO = 0,   /* chosen by file system: mapped where pages are at hand, read elsewhere */
-	IST_READ_MAP = 1,    /* mapped read-only */
-	IST_READ_READ = 2    /* large sequential reads */
+	IST_READ_AUTO = 0,   /* what is best here: large reads */
+	IST_READ_MAP = 1,    /* accepted, and read as well: docs/decisions/0011-reading-checkpoints.md */
+	IST_READ_READ = 2    /* large sequential reads, announced to the system */
 };
 
 struct ist_checkpoint_args {
@@ -64,13 +73,22 @@ IST_API ist_err ist_checkpoint_open(struct ist_env *env, const char *path, const
  * tensors with one addr and equal bytes > 0 are aliases. */
 IST_API ist_err ist_checkpoint_from_tensors(
 	struct ist_env *env, const struct ist_tensor *tensors, uint64_t n, struct ist_checkpoint **out, struct ist_error *err);
+/* The same of slices, for a trainer whose ranks hold a part of each tensor: tensors[i] is what slices[i] says, under the
+ * name that the whole has; a slice that is all of its tensor is just a tensor. Slices are dense memory of their own; in
+ * dtypes narrower than a byte their rows begin and end at whole bytes. Several of a name may be given here, and by other
+ * members. What sinks get is the whole: gather fails with INCOMPLETE where an element is missing, and with OVERLAP where
+ * one is given twice (by checkpoints that are not equal; equal ones share the work). Slices are never aliases. */
+IST_API ist_err ist_checkpoint_from_slices(struct ist_env *env, const struct ist_tensor *tensors, const struct ist_slice *slices,
+	uint64_t n, struct ist_checkpoint **out, struct ist_error *err);
 IST_API void ist_checkpoint_free(struct ist_checkpoint *ck);
 
 /* Tensors stand in manifest order: files by name, in a file by offset. */
 IST_API uint64_t ist_checkpoint_count(struct ist_checkpoint *ck);
 IST_API uint64_t ist_checkpoint_bytes(struct ist_checkpoint *ck); /* payload, aliases once */
 IST_API ist_err ist_checkpoint_tensor(struct ist_checkpoint *ck, uint64_t index, struct ist_tensor *out, struct ist_error *err);
-/* IST_MISSING_TENSOR where there is none of that name. */
+/* Where tensor index lies in its whole; of one that is no slice: whole is its shape. */
+IST_API ist_err ist_checkpoint_slice(struct ist_checkpoint *ck, uint64_t index, struct ist_slice *out, struct ist_error *err);
+/* IST_MISSING_TENSOR where there is none of that name. Of several slices of a name: the first. */
 IST_API ist_err ist_checkpoint_find(struct ist_checkpoint *ck, const char *name, uint64_t *index, struct ist_error *err);
 /* Copies bytes of a tensor to addr. A file that shrank or changed: FILE_CHANGED, never a signal. */
 IST_API ist_err ist_checkpoint_read(
@@ -94,7 +112,8 @@ struct ist_sink_ops {
 	/* The whole list is known before the first byte: check it here (DTYPE_MISMATCH, MISSING_TENSOR, NO_SPACE). */
 	ist_err (*begin)(void *ctx, const struct ist_tensor *tensors, uint64_t n, uint64_t version, struct ist_error *err);
 	/* bytes of tensor index from offset on; addr is lent for the call. Pieces of a tensor come in rising order of offset
-	 * within a source's share. */
+	 * within a source's share; of one that sources give in slices, within each slice, and a piece is no longer than what
+	 * lies together in the tensor. */
 	ist_err (*piece)(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err);
 	/* Everything is here and every digest held: get ready, so that commit can't fail. */
 	ist_err (*prepare)(void *ctx, struct ist_error *err);

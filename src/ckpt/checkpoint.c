@@ -227,6 +227,29 @@ ist_checkpoint_tensor(struct ist_checkpoint *ck, uint64_t index, struct ist_tens
 }
 
 ist_err
+ist_checkpoint_slice(struct ist_checkpoint *ck, uint64_t index, struct ist_slice *out, struct ist_error *err)
+{
+	ist_err e = check_index(ck, index, "checkpoint_slice", err);
+	struct ist_slice s = { .reserved = 0 };
+	const struct ist__item *t;
+	uint32_t size;
+
+	if (!e && !out)
+		e = ist__fail(err, IST_INVALID_ARGUMENT, "checkpoint_slice", "out is missing");
+	if (e)
+		return e;
+	t = &ck->body->m->items[ck->body->m->tensors[index]];
+	for (uint32_t d = 0; d < t->rank; d++) {
+		s.whole[d] = t->whole ? t->whole[d] : t->shape[d];
+		s.begin[d] = t->begin ? t->begin[d] : 0;
+	}
+	size = out->struct_size && out->struct_size < sizeof(s) ? out->struct_size : (uint32_t)sizeof(s);
+	s.struct_size = size;
+	memcpy(out, &s, size);
+	return IST_OK;
+}
+
+ist_err
 ist_checkpoint_find(struct ist_checkpoint *ck, const char *name, uint64_t *index, struct ist_error *err)
 {
 	ist_err e = ist__handle_check(ck, IST__CHECKPOINT, "checkpoint_find", err);

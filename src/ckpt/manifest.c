@@ -6,6 +6,7 @@
 
 #include "base/fail.h"
 #include "base/hash.h"
+#include "ckpt/slice.h"
 
 #include <string.h>
 
@@ -50,21 +51,32 @@ ist__manifest_add_file(struct ist__manifest *m, const struct ist__file *file, ui
 	return true;
 }
 
+/* NULL: no memory. */
+static uint64_t *
+copy_dims(struct ist__manifest *m, const uint64_t *dims, uint32_t rank)
+{
+	uint64_t *copy = ist__arena_alloc(&m->arena, (uint64_t)rank * sizeof(*copy));
+
+	if (copy && rank > 0)
+		memcpy(copy, dims, (uint64_t)rank * sizeof(*copy));
+	return copy;
+}
+
 bool
 ist__manifest_add_item(struct ist__manifest *m, const struct ist__item *item, uint64_t *out_index)
 {
 	struct ist__item t = *item;
 	void *items = m->items;
-	uint64_t *shape;
+	bool slice = t.kind == IST__ITEM_SLICE;
 
 	t.name = item->name && item->name[0] ? ist__arena_text(&m->arena, item->name, strlen(item->name)) : "";
-	shape = ist__arena_alloc(&m->arena, (uint64_t)t.rank * sizeof(*shape));
-	if (!t.name || !shape || !ist__grow(m->ctx, &items, &m->items_room, m->n_items + 1, sizeof(t)))
+	t.shape = copy_dims(m, item->shape, t.rank);
+	t.whole = slice ? copy_dims(m, item->whole, t.rank) : NULL;
+	t.begin = slice ? copy_dims(m, item->begin, t.rank) : NULL;
+	if (!t.name || !t.shape || (slice && (!t.whole || !t.begin)) ||
+	    !ist__grow(m->ctx, &items, &m->items_room, m->n_items + 1, sizeof(t)))
 		return false;
 	m->items = items;
-	if (t.rank > 0)
-		memcpy(shape, item->shape, (uint64_t)t.rank * sizeof(*shape));
-	t.shape = shape;
 	if (out_index)
 		*out_index = m->n_items;
 	m->items[m->n_items++] = t;
@@ -165,6 +177,18 @@ check_raw(const struct ist__manifest *m, const struct ist__item *t, const char *
 }
 
 static ist_err
+check_slice(const struct ist__manifest *m, uint64_t i, const char *op, struct ist_error *err)
+{
+	const struct ist__item *t = &m->items[i];
+	ist_err e;
+
+	if (t->file != IST__NO_FILE || t->alias != IST__NO_ALIAS || t->part_of > i)
+		return fail_tensor(t, IST_BAD_FORMAT, op, "", "a slice of it lies where it can't, or is an alias", err);
+	e = ist__tensor_check(t, op, "", err);
+	return e ? e : ist__slice_check(t, op, err);
+}
+
+static ist_err
 check_alias(const struct ist__manifest *m, uint64_t i, const char *op, struct ist_error *err)
 {
 	const struct ist__item *t = &m->items[i], *owner;
@@ -220,6 +244,13 @@ check_place(const struct ist__manifest *m, struct place *at, const struct ist__i
 	return IST_OK;
 }
 
+/* Of a slice whose tensor is here the tensor is listed. */
+static bool
+is_listed(const struct ist__item *t)
+{
+	return !ist__item_is_raw(t) && t->part_of == 0;
+}
+
 static ist_err
 check_items(struct ist__manifest *m, const char *op, struct ist_error *err)
 {
@@ -232,17 +263,19 @@ check_items(struct ist__manifest *m, const char *op, struct ist_error *err)
 
 		if (t->kind == IST__ITEM_TENSOR)
 			e = ist__tensor_check(t, op, t->file < m->n_files ? m->files[t->file].name : "", err);
+		else if (t->kind == IST__ITEM_SLICE)
+			e = check_slice(m, i, op, err);
 		else
 			e = check_raw(m, t, op, err);
 		if (!e)
 			e = check_alias(m, i, op, err);
 		if (!e)
 			e = check_place(m, &at, t, op, err);
-		if (!e && t->kind == IST__ITEM_TENSOR) {
+		if (!e && is_listed(t)) {
 			m->n_tensors++;
 			if (t->alias == IST__NO_ALIAS)
 				over = __builtin_add_overflow(m->payload, t->bytes, &m->payload);
-		} else if (!e) {
+		} else if (!e && ist__item_is_raw(t)) {
 			over = __builtin_add_overflow(m->raw, t->bytes, &m->raw);
 		}
 		if (!e && (over || m->payload > INT64_MAX || m->raw > INT64_MAX))
@@ -265,6 +298,18 @@ place_of(const struct ist__manifest *m, const char *name)
 	return i;
 }
 
+/* Two items of one name: slices of one tensor, or an error. */
+static ist_err
+check_namesake(const struct ist__item *a, const struct ist__item *b, const char *op, struct ist_error *err)
+{
+	if (a->kind != IST__ITEM_SLICE || b->kind != IST__ITEM_SLICE)
+		return fail_tensor(b, IST_DUPLICATE_KEY, op, "", a->kind == b->kind ? "the name stands twice" :
+			"it is there, and so is a slice of it", err);
+	if (a->dtype != b->dtype || a->rank != b->rank || memcmp(a->whole, b->whole, a->rank * sizeof(*a->whole)) != 0)
+		return fail_tensor(b, IST_BAD_ENTRY, op, "", "its slices do not agree on its shape or dtype", err);
+	return IST_OK;
+}
+
 static ist_err
 make_table(struct ist__manifest *m, const char *op, struct ist_error *err)
 {
@@ -280,14 +325,18 @@ make_table(struct ist__manifest *m, const char *op, struct ist_error *err)
 	m->seed = ist__hash_seed();
 	for (uint64_t i = 0; i < m->n_items; i++) {
 		uint64_t at;
+		ist_err e = IST_OK;
 
-		if (m->items[i].kind != IST__ITEM_TENSOR)
+		if (!is_listed(&m->items[i]))
 			continue;
 		at = place_of(m, m->items[i].name);
+		m->tensors[n++] = i;
 		if (m->table[at])
-			return fail_tensor(&m->items[i], IST_DUPLICATE_KEY, op, "", "the name stands twice", err);
-		m->tensors[n] = i;
-		m->table[at] = ++n;
+			e = check_namesake(&m->items[m->tensors[m->table[at] - 1]], &m->items[i], op, err);
+		else
+			m->table[at] = n;
+		if (e)
+			return e;
 	}
 	return IST_OK;
 }
@@ -315,7 +364,7 @@ ist__manifest_find(const struct ist__manifest *m, const char *name)
 bool
 ist__item_is_raw(const struct ist__item *item)
 {
-	return item->kind != IST__ITEM_TENSOR;
+	return item->kind != IST__ITEM_TENSOR && item->kind != IST__ITEM_SLICE;
 }
 
 bool

@@ -21,13 +21,14 @@
 #define IST__NO_ALIAS UINT64_MAX
 #define IST__OTHERS_MAX (UINT64_C(64) << 20) /* of index and other files together */
 
-/* Wire numbers. All but TENSOR are "raw": only folders want them. */
+/* Wire numbers. All but TENSOR and SLICE are "raw": only folders want them. */
 enum ist__item_kind {
 	IST__ITEM_TENSOR = 0,
 	IST__ITEM_HEADER = 1, /* length and header of a safetensors file */
 	IST__ITEM_FILLER = 2, /* bytes of it that belong to no tensor of this checkpoint */
 	IST__ITEM_INDEX = 3,  /* the index.json that says which copy counts */
-	IST__ITEM_OTHER = 4   /* another file of the folder */
+	IST__ITEM_OTHER = 4,  /* another file of the folder */
+	IST__ITEM_SLICE = 5   /* a box of a tensor, in memory; several may have one name */
 };
 
 struct ist__file {
@@ -46,14 +47,19 @@ struct ist__item {
 	uint32_t dtype;        /* number in base/dtype.h; raw ones none */
 	uint32_t kind;         /* enum ist__item_kind */
 	uint32_t rank;
+	/* SLICE; shape has its own extents: */
+	const uint64_t *whole; /* shape of its tensor */
+	const uint64_t *begin; /* where it begins there */
+	uint64_t part_of;      /* the item of its tensor, plus 1, in the manifest of a whole update; else 0 */
+	bool in_parts;         /* TENSOR there: its bytes are those of slices */
 };
 
 struct ist__manifest {
 	struct ist__file *files;
 	struct ist__item *items;
-	uint64_t *tensors;     /* items that are tensors, in order: index of the public API -> item */
+	uint64_t *tensors;     /* items that are tensors or slices of tensors that are not here: index of the public API -> item */
 	uint64_t n_files, n_items, n_tensors;
-	uint64_t payload;      /* bytes of tensors, aliases once */
+	uint64_t payload;      /* bytes of those, aliases once */
 	uint64_t raw;          /* bytes of raw items */
 
 	/* private */
@@ -74,7 +80,7 @@ bool ist__manifest_add_item(struct ist__manifest *m, const struct ist__item *ite
 /* Ends building: checks every rule and makes the table of names. The errors are those of the file formats. */
 ist_err ist__manifest_seal(struct ist__manifest *m, const char *op, struct ist_error *err);
 
-/* Number in tensors, or UINT64_MAX. */
+/* Number in tensors, or UINT64_MAX. Of slices: the first one's. */
 uint64_t ist__manifest_find(const struct ist__manifest *m, const char *name);
 bool ist__item_is_raw(const struct ist__item *item);
 /* True when every tensor lies in a file: then a folder can be made equal to the source's. */

@@ -1,16 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - a checkpoint of tensors that lie in the caller's memory.
+ * memory.c - a checkpoint of tensors, and of slices of tensors, that lie in the caller's memory.
  */
 #include "ckpt/checkpoint.h"
 
 #include "base/fail.h"
 #include "base/hash.h"
+#include "ckpt/slice.h"
 
 #include <stddef.h>
 #include <string.h>
 
 #define OP "checkpoint_from_tensors"
+#define OP_SLICES "checkpoint_from_slices"
+
+/* What the caller gave. */
+struct given {
+	const struct ist_tensor *tensors;
+	const struct ist_slice *slices; /* NULL: whole tensors only */
+	uint64_t n;
+	const char *op;
+};
 
 /* Which item owns an address; open addressing. */
 struct owners {
@@ -20,9 +30,17 @@ struct owners {
 
 /* The caller's structs may be longer than ours: they are that far apart. */
 static const struct ist_tensor *
-tensor_at(const struct ist_tensor *tensors, uint64_t i)
+tensor_at(const struct given *g, uint64_t i)
 {
-	const void *at = (const uint8_t *)tensors + i * tensors->struct_size;
+	const void *at = (const uint8_t *)g->tensors + i * g->tensors->struct_size;
+
+	return at;
+}
+
+static const struct ist_slice *
+slice_at(const struct given *g, uint64_t i)
+{
+	const void *at = g->slices ? (const uint8_t *)g->slices + i * g->slices->struct_size : NULL;
 
 	return at;
 }
@@ -49,45 +67,91 @@ owner_of(struct owners *o, const struct ist__checkpoint_body *b, uint64_t i)
 }
 
 static ist_err
-add(struct ist__checkpoint_body *b, const struct ist_tensor *t, struct owners *o, struct ist_error *err)
+add(struct ist__checkpoint_body *b, const struct given *g, struct owners *o, struct ist_error *err)
 {
 	struct ist__item item = { .file = IST__NO_FILE, .alias = IST__NO_ALIAS };
-	uint64_t i = b->m->n_items, owner;
+	uint64_t i = b->m->n_items, owner = i;
+	const struct ist_tensor *t = tensor_at(g, i);
+	const struct ist_slice *slice = slice_at(g, i);
 	ist_err e;
 
 	if (!t->name || !t->dtype || (!t->addr && t->bytes > 0))
-		return ist__fail(err, IST_INVALID_ARGUMENT, OP, "tensor %llu: name, dtype or addr is missing", (unsigned long long)i);
+		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "tensor %llu: name, dtype or addr is missing", (unsigned long long)i);
 	item.name = t->name;
 	item.dtype = ist__dtype_find(t->dtype, strlen(t->dtype));
 	item.rank = t->rank;
 	item.shape = t->shape;
 	item.bytes = t->bytes;
-	e = ist__tensor_check(&item, OP, "", err); /* before anything is copied by its rank */
+	e = ist__tensor_check(&item, g->op, "", err); /* before anything is copied by its rank */
 	if (e)
 		return e;
+	if (slice && !ist__slice_is_all(t->shape, slice->begin, slice->whole, t->rank)) {
+		item.kind = IST__ITEM_SLICE;
+		item.whole = slice->whole;
+		item.begin = slice->begin;
+	}
 	if (!ist__manifest_add_item(b->m, &item, NULL))
-		return ist__fail_memory(err, OP);
+		return ist__fail_memory(err, g->op);
 	b->addrs[i] = t->addr ? t->addr : "";
-	owner = t->bytes > 0 ? owner_of(o, b, i) : i;
+	if (t->bytes > 0 && item.kind == IST__ITEM_TENSOR)
+		owner = owner_of(o, b, i);
 	b->m->items[i].alias = owner == i ? IST__NO_ALIAS : owner;
 	return IST_OK;
 }
 
 static ist_err
-add_all(struct ist__checkpoint_body *b, const struct ist_tensor *tensors, uint64_t n, struct ist_error *err)
+add_all(struct ist__checkpoint_body *b, const struct given *g, struct ist_error *err)
 {
 	struct owners o = { .room = 16, .seed = ist__hash_seed() };
 	ist_err e = IST_OK;
 
-	while (o.room < 2 * n)
+	while (o.room < 2 * g->n)
 		o.room *= 2;
 	o.item = ist__alloc(b->ctx, o.room * sizeof(*o.item));
-	b->addrs = ist__alloc(b->ctx, (n + 1) * sizeof(*b->addrs));
+	b->addrs = ist__alloc(b->ctx, (g->n + 1) * sizeof(*b->addrs));
 	if (!o.item || !b->addrs)
-		e = ist__fail_memory(err, OP);
-	for (uint64_t i = 0; i < n && !e; i++)
-		e = add(b, tensor_at(tensors, i), &o, err);
+		e = ist__fail_memory(err, g->op);
+	for (uint64_t i = 0; i < g->n && !e; i++)
+		e = add(b, g, &o, err);
 	ist__free(b->ctx, o.item);
+	return e;
+}
+
+static ist_err
+check_given(const struct given *g, struct ist_checkpoint **out, struct ist_error *err)
+{
+	if (!out || (!g->tensors && g->n > 0) || g->n > UINT32_MAX)
+		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "tensors or out is missing, or there are too many");
+	if (g->n > 0 && g->tensors->struct_size < sizeof(*g->tensors))
+		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "struct_size of the tensors is %u; this library needs %zu",
+			g->tensors->struct_size, sizeof(*g->tensors));
+	if (g->n > 0 && g->slices && g->slices->struct_size < sizeof(*g->slices))
+		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "struct_size of the slices is %u; this library needs %zu",
+			g->slices->struct_size, sizeof(*g->slices));
+	return IST_OK;
+}
+
+static ist_err
+make(struct ist_env *env, const struct given *g, struct ist_checkpoint **out, struct ist_error *err)
+{
+	struct ist__checkpoint_body *b;
+	ist_err e = ist__handle_check(env, IST__ENV, g->op, err);
+
+	if (!e)
+		e = check_given(g, out, err);
+	if (e)
+		return e;
+	b = ist__checkpoint_body_new(ist__env_ctx(env), err);
+	if (!b)
+		return IST_NO_MEMORY;
+	b->path = ist__strdup(b->ctx, "memory");
+	e = b->path ? add_all(b, g, err) : ist__fail_memory(err, g->op);
+	if (!e)
+		e = ist__manifest_seal(b->m, g->op, err);
+	if (!e)
+		e = ist__checkpoint_make(env, b, out, err);
+	if (e)
+		ist__checkpoint_body_free(b);
 	return e;
 }
 
@@ -95,25 +159,18 @@ ist_err
 ist_checkpoint_from_tensors(
 	struct ist_env *env, const struct ist_tensor *tensors, uint64_t n, struct ist_checkpoint **out, struct ist_error *err)
 {
-	struct ist__checkpoint_body *b;
-	ist_err e = ist__handle_check(env, IST__ENV, OP, err);
+	struct given g = { .tensors = tensors, .n = n, .op = OP };
 
-	if (e)
-		return e;
-	if (!out || (!tensors && n > 0) || n > UINT32_MAX)
-		return ist__fail(err, IST_INVALID_ARGUMENT, OP, "tensors or out is missing, or there are too many");
-	if (n > 0 && tensors->struct_size < sizeof(*tensors))
-		return ist__fail(err, IST_INVALID_ARGUMENT, OP, "struct_size of the tensors is %u; this library needs %zu", tensors->struct_size, sizeof(*tensors));
-	b = ist__checkpoint_body_new(ist__env_ctx(env), err);
-	if (!b)
-		return IST_NO_MEMORY;
-	b->path = ist__strdup(b->ctx, "memory");
-	e = b->path ? add_all(b, tensors, n, err) : ist__fail_memory(err, OP);
-	if (!e)
-		e = ist__manifest_seal(b->m, OP, err);
-	if (!e)
-		e = ist__checkpoint_make(env, b, out, err);
-	if (e)
-		ist__checkpoint_body_free(b);
-	return e;
+	return make(env, &g, out, err);
+}
+
+ist_err
+ist_checkpoint_from_slices(struct ist_env *env, const struct ist_tensor *tensors, const struct ist_slice *slices, uint64_t n,
+	struct ist_checkpoint **out, struct ist_error *err)
+{
+	struct given g = { .tensors = tensors, .slices = slices, .n = n, .op = OP_SLICES };
+
+	if (!slices && n > 0)
+		return ist__fail(err, IST_INVALID_ARGUMENT, OP_SLICES, "slices is missing");
+	return make(env, &g, out, err);
 }

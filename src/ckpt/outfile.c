@@ -2,6 +2,7 @@
 #include "ckpt/outfile.h"
 
 #include "base/fail.h"
+#include "ckpt/checkpoint.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,8 @@
 #include <unistd.h>
 
 #define WRITE_MAX (UINT64_C(1) << 30)
+#define WINDOW_BYTES (UINT64_C(256) << 10)
+#define STRIDE_MAX UINT64_C(1024) /* of runs that are written together: from there on a call a run is cheaper than the bytes between */
 typedef unsigned long long ull;
 
 static ist_err
@@ -72,6 +75,15 @@ ist__file_write(int fd, uint64_t offset, const void *addr, uint64_t bytes, const
 	return IST_OK;
 }
 
+static bool
+has_slices(const struct ist__manifest *m)
+{
+	for (uint64_t i = 0; i < m->n_items; i++)
+		if (m->items[i].kind == IST__ITEM_SLICE)
+			return true;
+	return false;
+}
+
 ist_err
 ist__one_file_begin(struct ist__one_file *f, const struct ist__manifest *m, int fd, const char *name, struct ist_error *err)
 {
@@ -82,8 +94,10 @@ ist__one_file_begin(struct ist__one_file *f, const struct ist__manifest *m, int 
 	f->ctx = m->ctx;
 	f->fd = fd;
 	f->offsets = ist__alloc(m->ctx, m->n_items * sizeof(*f->offsets));
+	if (has_slices(m))
+		f->window = ist__alloc(m->ctx, WINDOW_BYTES);
 	ist__writer_init(&w, m->ctx);
-	if (!f->offsets)
+	if (!f->offsets || (has_slices(m) && !f->window))
 		e = ist__fail_memory(err, "sink");
 	if (!e)
 		e = ist__safetensors_header(m, &w, f->offsets, &bytes, err);
@@ -102,11 +116,51 @@ ist__one_file_piece(const struct ist__one_file *f, uint64_t item, uint64_t offse
 	return ist__file_write(f->fd, f->offsets[item] + offset, addr, bytes, name, err);
 }
 
+/* ---- slices ---- */
+
+/* Runs i .. i + n, which lie in the window's bytes from at on. */
+static ist_err
+put_window(struct ist__one_file *f, uint64_t at, const struct ist__runs *r, uint64_t n, const uint8_t *from, const char *name,
+	struct ist_error *err)
+{
+	uint64_t bytes = (n - 1) * r->stride + r->bytes;
+	int sys;
+
+	if (!ist__pread_all(f->fd, at, f->window, bytes, &sys))
+		return ist__fail_sys(err, IST_IO, sys ? sys : EIO, "sink", "%s: what lies between two rows can't be read", name);
+	for (uint64_t i = 0; i < n; i++)
+		memcpy(f->window + i * r->stride, from + i * r->bytes, r->bytes);
+	return ist__file_write(f->fd, at, f->window, bytes, name, err);
+}
+
+ist_err
+ist__one_file_runs(struct ist__one_file *f, uint64_t item, const struct ist__runs *r, const void *addr, const char *name,
+	struct ist_error *err)
+{
+	uint64_t at = f->offsets[item] + r->offset, n = 1;
+	const uint8_t *from = addr;
+	ist_err e = IST_OK;
+
+	if (r->stride <= STRIDE_MAX)
+		n = (WINDOW_BYTES - r->bytes) / r->stride + 1;
+	for (uint64_t i = 0; i < r->count && !e; i += n) {
+		if (n > r->count - i)
+			n = r->count - i;
+		if (n > 1)
+			e = put_window(f, at + i * r->stride, r, n, from + i * r->bytes, name, err);
+		else
+			e = ist__file_write(f->fd, at + i * r->stride, from + i * r->bytes, r->bytes, name, err);
+	}
+	return e;
+}
+
 void
 ist__one_file_fini(struct ist__one_file *f)
 {
-	if (f->ctx)
+	if (f->ctx) {
 		ist__free(f->ctx, f->offsets);
+		ist__free(f->ctx, f->window);
+	}
 	memset(f, 0, sizeof(*f));
 	f->fd = -1;
 }

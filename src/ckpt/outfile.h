@@ -6,6 +6,7 @@
 #define ISTHMUS_CKPT_OUTFILE_H
 
 #include "ckpt/safetensors.h"
+#include "ckpt/slice.h"
 
 /* Makes fd exactly bytes long with its blocks reserved. NO_SPACE where they are not to be had. */
 ist_err ist__file_reserve(int fd, uint64_t bytes, const char *name, struct ist_error *err);
@@ -16,11 +17,16 @@ struct ist__one_file {
 	const struct ist__ctx *ctx;
 	uint64_t *offsets;  /* by item: in the file */
 	int fd;             /* lent */
+	uint8_t *window;    /* where short runs of slices are put together; NULL: there are no slices */
 };
 /* Reserves the file and writes its header. */
 ist_err ist__one_file_begin(struct ist__one_file *f, const struct ist__manifest *m, int fd, const char *name, struct ist_error *err);
 ist_err ist__one_file_piece(const struct ist__one_file *f, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes,
 	const char *name, struct ist_error *err);
+/* The runs of a slice. Short ones close to each other are written together with what lies between them: one caller at a
+ * time. */
+ist_err ist__one_file_runs(struct ist__one_file *f, uint64_t item, const struct ist__runs *r, const void *addr, const char *name,
+	struct ist_error *err);
 void ist__one_file_fini(struct ist__one_file *f);
 
 #endif

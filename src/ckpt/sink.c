@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sink.c - what all sinks share: the order of calls, aliases, which kind a destination's text means.
+ * sink.c - what all sinks share: the order of calls, aliases, slices, which kind a destination's text means.
  */
 #include "ckpt/sink.h"
 
@@ -82,6 +82,38 @@ rest(struct ist_sink *s)
 	s->touched = 0;
 }
 
+/* ---- slices ---- */
+
+static ist_err
+put_runs(struct ist_sink *sink, uint64_t item, const struct ist__runs *r, const uint8_t *at, struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	if (sink->kind->runs && r->count > 1)
+		return sink->kind->runs(sink->self, item, r, at, err);
+	for (uint64_t i = 0; i < r->count && !e; i++)
+		e = sink->kind->piece(sink->self, item, r->offset + i * r->stride, at + i * r->bytes, r->bytes, err);
+	return e;
+}
+
+/* A stretch of a slice into its tensor. */
+static ist_err
+put_slice(struct ist_sink *sink, const struct ist__item *t, uint64_t offset, const uint8_t *at, uint64_t bytes, struct ist_error *err)
+{
+	struct ist__scatter s;
+	struct ist__runs r;
+	ist_err e = IST_OK;
+
+	if (t->part_of == 0)
+		return ist__fail(err, IST_INTERNAL, "sink_piece", "a slice without its tensor");
+	ist__scatter_init(&s, t);
+	for (uint64_t done = 0, n; done < bytes && !e; done += n) {
+		n = ist__scatter_next(&s, offset + done, bytes - done, &r);
+		e = put_runs(sink, t->part_of - 1, &r, at + done, err);
+	}
+	return e;
+}
+
 /* ---- an update ---- */
 
 ist_err
@@ -116,6 +148,8 @@ ist__sink_piece(struct ist_sink *sink, uint64_t item, uint64_t offset, const voi
 	if (bytes == 0 || (ist__item_is_raw(&m->items[item]) && !sink->raw))
 		return IST_OK;
 	__atomic_store_n(&sink->touched, 1, __ATOMIC_RELAXED);
+	if (m->items[item].kind == IST__ITEM_SLICE)
+		return put_slice(sink, &m->items[item], offset, addr, bytes, err);
 	do {
 		e = sink->kind->piece(sink->self, item, offset, addr, bytes, err);
 		item = sink->next_alias ? sink->next_alias[item] : 0;

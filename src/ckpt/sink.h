@@ -9,13 +9,15 @@
 #define ISTHMUS_CKPT_SINK_H
 
 #include "base/env.h"
-#include "ckpt/manifest.h"
+#include "ckpt/slice.h"
 
 /* m is lent until commit or abort has returned. */
 struct ist__sink_kind {
 	const char *name;
 	ist_err (*begin)(void *self, const struct ist__manifest *m, uint64_t version, struct ist_error *err);
 	ist_err (*piece)(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err);
+	/* The runs of a slice: r->count pieces of r->bytes each, dense at addr. NULL: each becomes a piece. */
+	ist_err (*runs)(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err);
 	ist_err (*prepare)(void *self, struct ist_error *err);
 	/* Does what prepare has made sure of. It can still fail where the system changes its mind: the old version stands. */
 	ist_err (*commit)(void *self, uint64_t version, struct ist_error *err);
@@ -40,8 +42,9 @@ struct ist_sink {
 };
 
 ist_err ist__sink_begin(struct ist_sink *sink, const struct ist__manifest *m, uint64_t version, struct ist_error *err);
-/* bytes of item from offset on. Aliases get the bytes of their owner here: pass owners only. Raw items are dropped by
- * sinks that do not want them; zero bytes may be passed or not. */
+/* bytes of item from offset on. Those of a slice go to where they belong in its tensor: kinds hear of tensors alone.
+ * Aliases get the bytes of their owner here: pass owners only. Raw items are dropped by sinks that do not want them; zero
+ * bytes may be passed or not. */
 ist_err ist__sink_piece(
 	struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err);
 ist_err ist__sink_prepare(struct ist_sink *sink, struct ist_error *err);

@@ -46,7 +46,7 @@ begin(void *self, const struct ist__manifest *m, uint64_t version, struct ist_er
 		e = ist__fail_memory(err, "sink");
 	} else {
 		for (uint64_t i = 0; i < m->n_items; i++) {
-			if (ist__item_is_raw(&m->items[i]) && !s->ops.raw_files)
+			if (m->items[i].kind == IST__ITEM_SLICE || (ist__item_is_raw(&m->items[i]) && !s->ops.raw_files))
 				continue;
 			ist__manifest_public(m, i, &tensors[n]);
 			s->number[i] = n++;

@@ -218,6 +218,15 @@ piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t byt
 	return ist__file_write(s->fds[t->file], t->offset + offset, addr, bytes, s->m->files[t->file].name, err);
 }
 
+/* Slices are of memory, and so all is in one file. */
+static ist_err
+runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err)
+{
+	struct dir *s = self;
+
+	return ist__one_file_runs(&s->file, item, r, addr, ONE_NAME, err);
+}
+
 /* The mode that a new folder gets here, whatever decides it (umask, ACLs of the folder around): ask by making one. */
 static mode_t
 usual_mode(int fd)
@@ -274,6 +283,7 @@ static const struct ist__sink_kind dir_kind = {
 	.name = "directory",
 	.begin = begin,
 	.piece = piece,
+	.runs = runs,
 	.prepare = prepare,
 	.commit = commit,
 	.abort = abort_it,

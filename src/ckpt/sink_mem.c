@@ -19,7 +19,7 @@ struct generation {
 struct mem {
 	const struct ist__ctx *ctx;
 	struct generation old, new;
-	uint64_t *number;        /* item of the update -> item of new.m; UINT64_MAX: raw */
+	uint64_t *number;        /* item of the update -> item of new.m; UINT64_MAX: no tensor */
 };
 
 static void
@@ -51,8 +51,9 @@ copy_manifest(struct mem *s, const struct ist__manifest *m, struct ist_error *er
 		struct ist__item t = m->items[i];
 
 		s->number[i] = UINT64_MAX;
-		if (ist__item_is_raw(&t))
+		if (t.kind != IST__ITEM_TENSOR)
 			continue;
+		t.in_parts = false;
 		t.file = IST__NO_FILE;
 		t.offset = 0;
 		t.alias = t.alias == IST__NO_ALIAS ? t.alias : s->number[t.alias];
@@ -110,6 +111,20 @@ piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t byt
 	if (!place)
 		return ist__fail(err, IST_INTERNAL, "sink", "a piece for a tensor that has no bytes of its own");
 	memcpy(place + offset, addr, bytes);
+	return IST_OK;
+}
+
+static ist_err
+runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err)
+{
+	const struct mem *s = self;
+	uint64_t at = s->number[item];
+	uint8_t *place = at == UINT64_MAX ? NULL : s->new.places[at];
+
+	if (!place)
+		return ist__fail(err, IST_INTERNAL, "sink", "a piece for a tensor that has no bytes of its own");
+	for (uint64_t i = 0; i < r->count; i++)
+		memcpy(place + r->offset + i * r->stride, (const uint8_t *)addr + i * r->bytes, r->bytes);
 	return IST_OK;
 }
 
@@ -176,6 +191,7 @@ static const struct ist__sink_kind mem_kind = {
 	.name = "mem",
 	.begin = begin,
 	.piece = piece,
+	.runs = runs,
 	.prepare = prepare,
 	.commit = commit,
 	.abort = abort_it,

@@ -19,6 +19,13 @@ piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t byt
 }
 
 static ist_err
+runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err)
+{
+	(void)self, (void)item, (void)r, (void)addr, (void)err;
+	return IST_OK;
+}
+
+static ist_err
 prepare(void *self, struct ist_error *err)
 {
 	(void)self, (void)err;
@@ -48,6 +55,7 @@ static const struct ist__sink_kind null_kind = {
 	.name = "null",
 	.begin = begin,
 	.piece = piece,
+	.runs = runs,
 	.prepare = prepare,
 	.commit = commit,
 	.abort = abort_it,

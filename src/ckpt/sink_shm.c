@@ -153,6 +153,14 @@ piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t byt
 }
 
 static ist_err
+runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err)
+{
+	struct shm *s = self;
+
+	return ist__one_file_runs(&s->file, item, r, addr, s->place.path, err);
+}
+
+static ist_err
 prepare(void *self, struct ist_error *err)
 {
 	return check_place(self, err);
@@ -217,6 +225,7 @@ static const struct ist__sink_kind shm_kind = {
 	.name = "shm",
 	.begin = begin,
 	.piece = piece,
+	.runs = runs,
 	.prepare = prepare,
 	.commit = commit,
 	.abort = abort_it,
