@@ -2,10 +2,12 @@
  *
  * merge.c - from the manifests of all sets to the one of the whole, and to the plan. One set: its own manifest is the
  * whole. Several: their files side by side, by name, then what lies in memory; a tensor that two sets give alike is
- * given once.
+ * given once. Slices of a tensor are put together under an item of its own, which is what sinks see.
  */
 #include "base/fail.h"
+#include "ckpt/slice.h"
 #include "sync/mates.h"
+#include "sync/parts.h"
 #include "sync/table.h"
 
 #include <stdlib.h>
@@ -23,6 +25,7 @@ fail_contents(const struct ist__table *t, uint32_t i, const struct ist__digest *
 	const struct ist__set *s = &t->sets[o->set];
 	uint32_t with_first = 0, with_o = 0;
 	uint64_t item = 0;
+	bool raw;
 
 	for (uint32_t k = 0; k < t->n_offers; k++) {
 		const struct ist__offer *q = &t->offers[k];
@@ -36,15 +39,15 @@ fail_contents(const struct ist__table *t, uint32_t i, const struct ist__digest *
 	}
 	while (item + 1 < s->m->n_items && ist__digest_equal(&s->digests[item], &theirs[item]))
 		item++;
+	raw = ist__item_is_raw(&s->m->items[item]);
 	if (with_o > with_first) {
 		const struct ist__offer *swap = o;
 
 		o = first;
 		first = swap;
 	}
-	ist__fail(err, IST_OVERLAP, OP, "%s %s%s differs between rank %u and rank %u%s", s->m->items[item].kind == IST__ITEM_TENSOR ? "tensor" : "file",
-		s->m->items[item].kind == IST__ITEM_TENSOR ? s->m->items[item].name : s->m->files[s->m->items[item].file].name,
-		s->m->items[item].kind == IST__ITEM_TENSOR ? "" : " outside its tensors", o->member, first->member,
+	ist__fail(err, IST_OVERLAP, OP, "%s %s%s differs between rank %u and rank %u%s", raw ? "file" : "tensor",
+		raw ? s->m->files[s->m->items[item].file].name : s->m->items[item].name, raw ? " outside its tensors" : "", o->member, first->member,
 		with_o != with_first ? "; the others agree with the latter" : "");
 	ist__fail_tensor(err, s->m->items[item].name);
 	ist__fail_rank(err, o->member);
@@ -133,6 +136,8 @@ by_file(const void *a, const void *b)
 struct merger {
 	struct ist__table *t;
 	struct ist__names names;  /* of tensors: the item of the whole */
+	struct ist__names boxes;  /* of slices, with their tensor's name: the same */
+	struct ist__arena keys;   /* of boxes */
 	struct in_set *files;
 	uint64_t n_files;
 	bool flat;                /* files do not fit together: tensors only, as if of memory */
@@ -146,24 +151,103 @@ same_tensor(const struct ist__item *a, const struct ist__item *b)
 		(a->rank == 0 || memcmp(a->shape, b->shape, a->rank * sizeof(*a->shape)) == 0);
 }
 
-static uint32_t
-member_of(const struct ist__table *t, uint32_t set)
-{
-	for (uint32_t i = 0; i < t->n_offers; i++)
-		if (t->offers[i].set == set)
-			return t->offers[i].member;
-	return 0;
-}
-
 static ist_err
 fail_overlap(struct merger *g, const char *name, uint32_t a, uint32_t b, const char *how)
 {
-	ist__fail(g->err, IST_OVERLAP, OP, "tensor %s is given by rank %u and by rank %u, %s", name, member_of(g->t, a), member_of(g->t, b), how);
+	uint32_t x = ist__table_member_of(g->t, a), y = ist__table_member_of(g->t, b);
+
+	ist__fail(g->err, IST_OVERLAP, OP, "tensor %s is given by rank %u and by rank %u, %s", name, x, y, how);
 	ist__fail_tensor(g->err, name);
-	ist__fail_rank(g->err, member_of(g->t, a));
-	ist__fail_rank(g->err, member_of(g->t, b));
+	ist__fail_rank(g->err, x);
+	ist__fail_rank(g->err, y);
 	return IST_OVERLAP;
 }
+
+static ist_err
+add_item(struct merger *g, uint32_t set, uint64_t k, const struct ist__item *item, uint64_t *made)
+{
+	struct ist__table *t = g->t;
+
+	if (!ist__manifest_add_item(t->made, item, made))
+		return ist__fail_memory(g->err, OP);
+	t->item_set[*made] = set;
+	t->item_local[*made] = (uint32_t)k;
+	return IST_OK;
+}
+
+/* ---- slices ---- */
+
+/* The tensor of a slice, in the whole. It is made with the first one. */
+static ist_err
+take_tensor_of(struct merger *g, uint32_t set, uint64_t k, uint64_t *out)
+{
+	struct ist__table *t = g->t;
+	struct ist__item item = t->sets[set].m->items[k];
+	uint32_t known = IST__NO_NAME;
+
+	item.kind = IST__ITEM_TENSOR;
+	item.shape = item.whole;
+	item.in_parts = true;
+	if (ist__dtype_bytes(item.dtype, item.shape, item.rank, &item.bytes))
+		return ist__fail(g->err, IST_INTERNAL, OP, "a slice has a tensor of no size");
+	if (!ist__names_add(&g->names, item.name, strlen(item.name), (uint32_t)t->made->n_items, &known))
+		return ist__fail_memory(g->err, OP);
+	if (known == IST__NO_NAME)
+		return add_item(g, set, k, &item, out);
+	if (!same_tensor(&item, &t->made->items[known]))
+		return fail_overlap(g, item.name, t->item_set[known], set, "with different shapes or dtypes");
+	if (!t->made->items[known].in_parts)
+		return fail_overlap(g, item.name, t->item_set[known], set, "once whole and once in slices");
+	*out = known;
+	return IST_OK;
+}
+
+/* Is a slice of just this box there? Then it is known, else it will be under the number given. False: no memory. */
+static bool
+add_box(struct merger *g, const struct ist__item *slice, uint32_t number, uint32_t *known)
+{
+	uint64_t name = strlen(slice->name) + 1, dims = slice->rank * sizeof(*slice->begin), bytes = name + 2 * dims;
+	uint8_t *key = ist__arena_alloc(&g->keys, bytes);
+
+	if (!key)
+		return false;
+	memcpy(key, slice->name, name);
+	memcpy(key + name, slice->begin, dims);
+	memcpy(key + name + dims, slice->shape, dims);
+	return ist__names_add(&g->boxes, (const char *)key, bytes, number, known);
+}
+
+static ist_err
+take_slice(struct merger *g, uint32_t set, uint64_t k)
+{
+	struct ist__table *t = g->t;
+	struct ist__set *s = &t->sets[set];
+	struct ist__item item = s->m->items[k];
+	uint64_t tensor, made = 0;
+	uint32_t known = IST__NO_NAME, other;
+	ist_err e = take_tensor_of(g, set, k, &tensor);
+
+	if (e)
+		return e;
+	if (!add_box(g, &item, (uint32_t)t->made->n_items, &known))
+		return ist__fail_memory(g->err, OP);
+	if (known != IST__NO_NAME) {
+		other = t->item_set[known];
+		/* of live ones nobody knows: they overlap, which is found and told when all are there */
+		if (item.bytes == 0 || (s->digests && t->sets[other].digests)) {
+			if (item.bytes > 0 && !ist__digest_equal(&s->digests[k], &t->sets[other].digests[t->item_local[known]]))
+				return fail_overlap(g, item.name, other, set, "with different bytes in one slice");
+			return IST_OK;
+		}
+	}
+	item.part_of = tensor + 1;
+	e = add_item(g, set, k, &item, &made);
+	if (!e)
+		s->whole[k] = (uint32_t)made;
+	return e;
+}
+
+/* ---- items and files ---- */
 
 /* The item at index k of set, into the whole. */
 static ist_err
@@ -172,9 +256,12 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 	struct ist__table *t = g->t;
 	struct ist__set *s = &t->sets[set];
 	struct ist__item item = s->m->items[k];
-	uint64_t made;
+	uint64_t made = 0;
 	uint32_t known = IST__NO_NAME, other;
+	ist_err e;
 
+	if (item.kind == IST__ITEM_SLICE)
+		return take_slice(g, set, k);
 	if (item.kind == IST__ITEM_TENSOR) {
 		if (!ist__names_add(&g->names, item.name, strlen(item.name), (uint32_t)t->made->n_items, &known))
 			return ist__fail_memory(g->err, OP);
@@ -182,6 +269,8 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 			other = t->item_set[known];
 			if (!same_tensor(&item, &t->made->items[known]))
 				return fail_overlap(g, item.name, other, set, "with different shapes or dtypes");
+			if (t->made->items[known].in_parts)
+				return fail_overlap(g, item.name, other, set, "once in slices and once whole");
 			if (!s->digests || !t->sets[other].digests)
 				return fail_overlap(g, item.name, other, set, "in memory, where nobody can tell whether the bytes are equal");
 			if (!ist__digest_equal(&s->digests[k], &t->sets[other].digests[t->item_local[known]]))
@@ -195,12 +284,10 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 		item.offset = 0;
 	if (item.alias != IST__NO_ALIAS)
 		item.alias = s->whole[item.alias];
-	if (!ist__manifest_add_item(t->made, &item, &made))
-		return ist__fail_memory(g->err, OP);
-	s->whole[k] = (uint32_t)made;
-	t->item_set[made] = set;
-	t->item_local[made] = (uint32_t)k;
-	return IST_OK;
+	e = add_item(g, set, k, &item, &made);
+	if (!e)
+		s->whole[k] = (uint32_t)made;
+	return e;
 }
 
 /* All files of all sets by name, then by set. One of several of a name is taken. */
@@ -275,7 +362,8 @@ check_files(struct merger *g)
 			continue;
 		g->flat = x->files[a->index].header_bytes || y->files[b->index].header_bytes || is_index(x, a->index) || is_index(y, b->index);
 		if (t->raw)
-			ist__log(t->ctx, IST_LOG_WARN, "file %s differs between rank %u and rank %u: %s", a->name, member_of(t, a->set), member_of(t, b->set),
+			ist__log(t->ctx, IST_LOG_WARN, "file %s differs between rank %u and rank %u: %s", a->name,
+				ist__table_member_of(t, a->set), ist__table_member_of(t, b->set),
 				g->flat ? "folders get all tensors in one file, and no other files" : "the former's is taken");
 	}
 }
@@ -309,10 +397,11 @@ has_twice(const struct ist__table *t)
 	ist__names_init(&names, t->ctx);
 	for (uint32_t s = 0; s < t->n_sets && !twice; s++)
 		for (uint64_t i = 0; i < t->sets[s].m->n_tensors && !twice; i++) {
-			const char *name = t->sets[s].m->items[t->sets[s].m->tensors[i]].name;
+			const struct ist__item *item = &t->sets[s].m->items[t->sets[s].m->tensors[i]];
 
 			/* no memory: the whole without files is right too, and the next step will say so */
-			twice = !ist__names_add(&names, name, strlen(name), 0, &known) || known != IST__NO_NAME;
+			twice = item->kind == IST__ITEM_TENSOR &&
+				(!ist__names_add(&names, item->name, strlen(item->name), 0, &known) || known != IST__NO_NAME);
 		}
 	ist__names_fini(&names);
 	return twice;
@@ -338,7 +427,7 @@ merge_several(struct merger *g)
 	if (!e)
 		e = ist__manifest_seal(t->made, OP, g->err);
 	t->m = t->made;
-	return e;
+	return e ? e : ist__parts_settle(t, g->err);
 }
 
 static ist_err
@@ -382,8 +471,8 @@ ist_err
 ist__table_merge(struct ist__table *t, struct ist_error *err)
 {
 	struct merger g = { .t = t, .err = err };
-	uint64_t n = 0;
-	bool ok = true;
+	uint64_t n = 0, slices = 0;
+	bool ok = true, make;
 	ist_err e;
 
 	for (uint32_t s = 0; s < t->n_sets; s++) {
@@ -397,14 +486,21 @@ ist__table_merge(struct ist__table *t, struct ist_error *err)
 		for (uint64_t k = 0; set->whole && k < set->m->n_items; k++)
 			set->whole[k] = IST__NO_ITEM;
 	}
+	slices = ist__parts_count(t);
+	make = t->n_sets > 1 || slices > 0;
+	n += slices; /* a tensor for each, at the most */
 	t->item_set = ist__alloc(t->ctx, n * sizeof(*t->item_set));
 	t->item_local = ist__alloc(t->ctx, n * sizeof(*t->item_local));
-	t->made = t->n_sets > 1 ? ist__manifest_new(t->ctx) : NULL;
-	if (!ok || !t->item_set || !t->item_local || (t->n_sets > 1 && !t->made) || n >= IST__NO_ITEM)
+	t->made = make ? ist__manifest_new(t->ctx) : NULL;
+	if (!ok || !t->item_set || !t->item_local || (make && !t->made) || n >= IST__NO_ITEM)
 		return n >= IST__NO_ITEM ? ist__fail(err, IST_LIMIT, OP, "more items than 32 bits can count") : ist__fail_memory(err, OP);
 	ist__names_init(&g.names, t->ctx);
-	e = t->n_sets > 1 ? merge_several(&g) : merge_one(t);
+	ist__names_init(&g.boxes, t->ctx);
+	ist__arena_init(&g.keys, t->ctx);
+	e = make ? merge_several(&g) : merge_one(t);
 	ist__names_fini(&g.names);
+	ist__names_fini(&g.boxes);
+	ist__arena_fini(&g.keys);
 	ist__free(t->ctx, g.files);
 	if (!e && t->m->n_tensors == 0)
 		e = ist__fail(err, IST_EMPTY_UPDATE, OP, "the sources hold no tensor");
@@ -416,7 +512,7 @@ ist__table_merge(struct ist__table *t, struct ist_error *err)
 static bool
 moves(const struct ist__table *t, const struct ist__item *item, uint32_t whole)
 {
-	return whole != IST__NO_ITEM && item->alias == IST__NO_ALIAS && (item->kind == IST__ITEM_TENSOR || t->raw);
+	return whole != IST__NO_ITEM && item->alias == IST__NO_ALIAS && !item->in_parts && (!ist__item_is_raw(item) || t->raw);
 }
 
 /* The items of a set that move. */
@@ -438,7 +534,7 @@ list_moving(struct ist__table *t, struct ist__set *s)
 			continue;
 		s->bytes[s->n] = item->bytes;
 		s->ids[s->n] = s->whole[k];
-		names[s->n++] = item->kind == IST__ITEM_TENSOR ? item->name : NULL;
+		names[s->n++] = ist__item_is_raw(item) ? NULL : item->name;
 	}
 	ok = ok && ist__mates_find(t->ctx, names, s->n, s->mate);
 	ist__free(t->ctx, names);

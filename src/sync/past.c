@@ -3,6 +3,7 @@
  * past.c - the digests of the version before: how many tensors an update has changed, and whether it changed any.
  */
 #include "sync/names.h"
+#include "sync/parts.h"
 #include "sync/sync.h"
 
 #include <string.h>
@@ -87,8 +88,10 @@ ist__past_whole(const struct ist__table *t, const struct ist__digest *digests, s
 	for (uint64_t i = 0; i < t->m->n_tensors; i++) {
 		const struct ist__item *item = &t->m->items[t->order[i]];
 		uint64_t owner = item->alias == IST__NO_ALIAS ? t->order[i] : item->alias;
+		struct ist__digest digest;
 
-		ist__digest_add_tensor(&h, item->name, ist__dtype_name(item->dtype), item->shape, item->rank, &digests[owner]);
+		ist__parts_digest(t, digests, owner, &digest);
+		ist__digest_add_tensor(&h, item->name, ist__dtype_name(item->dtype), item->shape, item->rank, &digest);
 	}
 	ist__hasher_end(&h, out);
 }
@@ -100,8 +103,12 @@ ist__past_changed(const struct ist__past *p, const struct ist__table *t, const s
 
 	if (p->version == 0)
 		return t->m->n_tensors;
-	for (uint64_t i = 0; i < p->n; i++)
-		changed += p->known[i] && !ist__digest_equal(&p->digests[i], &digests[owner_of(t, i)]);
+	for (uint64_t i = 0; i < p->n; i++) {
+		struct ist__digest now;
+
+		ist__parts_digest(t, digests, owner_of(t, i), &now);
+		changed += p->known[i] && !ist__digest_equal(&p->digests[i], &now);
+	}
 	return changed;
 }
 
@@ -110,7 +117,7 @@ ist__past_keep(struct ist__past *p, const struct ist__table *t, const struct ist
 	const struct ist__digest *whole)
 {
 	for (uint64_t i = 0; i < p->n; i++) {
-		p->digests[i] = digests[owner_of(t, i)];
+		ist__parts_digest(t, digests, owner_of(t, i), &p->digests[i]);
 		p->known[i] = 1;
 	}
 	p->version = version;

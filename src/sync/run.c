@@ -121,7 +121,7 @@ check_item(struct ist__sync_body *s, const struct ist__plan_piece *p, struct ist
 	}
 	if (ist__digest_equal(&want, &have))
 		return IST_OK;
-	if (item->kind == IST__ITEM_TENSOR)
+	if (!ist__item_is_raw(item))
 		return ist__fail(why, IST_DIGEST, OP, "tensor %s arrived with other bytes than its source has", item->name);
 	return ist__fail(why, IST_DIGEST, OP, "file %s arrived with other bytes than its source has", t->m->files[item->file].name);
 }

@@ -50,6 +50,7 @@ ist__table_free(struct ist__table *t)
 	ist__free(t->ctx, t->sets);
 	ist__free(t->ctx, t->item_set);
 	ist__free(t->ctx, t->item_local);
+	ist__free(t->ctx, t->parts);
 	ist__free(t->ctx, t->order);
 	ist__free(t->ctx, t->last_bucket);
 	ist__free(t->ctx, t->leaf_first);
@@ -244,6 +245,15 @@ ist__table_must_send(const struct ist__table *t, uint32_t i)
 	return true;
 }
 
+uint32_t
+ist__table_member_of(const struct ist__table *t, uint32_t set)
+{
+	for (uint32_t i = 0; i < t->n_offers; i++)
+		if (t->offers[i].set == set)
+			return t->offers[i].member;
+	return 0;
+}
+
 const struct ist__offer *
 ist__table_giver(const struct ist__table *t, uint32_t set, uint32_t part)
 {
@@ -276,7 +286,7 @@ ist__table_digest(const struct ist__table *t, uint64_t item, struct ist__digest 
 {
 	const struct ist__set *s = &t->sets[t->item_set[item]];
 
-	if (!s->digests)
+	if (!s->digests || t->m->items[item].in_parts)
 		return false;
 	*out = s->digests[t->item_local[item]];
 	return true;

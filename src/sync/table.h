@@ -58,7 +58,9 @@ struct ist__table {
 
 	const struct ist__manifest *m;    /* the whole */
 	struct ist__manifest *made;       /* m where it had to be made; else NULL, and it is the one set's */
-	uint32_t *item_set, *item_local;  /* item of m -> where it comes from */
+	uint32_t *item_set, *item_local;  /* item of m -> where it comes from; a tensor in parts: where the first one does */
+	uint32_t *parts;                  /* slices of m, by tensor, then by where they begin */
+	uint64_t n_parts;
 	uint32_t *order;                  /* tensors of m (items) by name: for the digest of the whole */
 	uint32_t *last_bucket;            /* item of m -> bucket with its last piece */
 	uint64_t *leaf_first;             /* item of m -> its first leaf; n_items + 1 of them */
@@ -86,10 +88,12 @@ ist_err ist__table_settle(struct ist__table *t, struct ist_error *err);
 bool ist__table_must_send(const struct ist__table *t, uint32_t i);
 /* What was sent for offer i: the manifest, and for files the digests of its items. */
 ist_err ist__table_manifest(struct ist__table *t, uint32_t i, struct ist__reader *r, struct ist_error *err);
-/* After the last: the whole and the plan. OVERLAP, EMPTY_UPDATE. */
+/* After the last: the whole and the plan. OVERLAP, INCOMPLETE, EMPTY_UPDATE. */
 ist_err ist__table_merge(struct ist__table *t, struct ist_error *err);
 ist_err ist__table_plan(struct ist__table *t, struct ist_error *err);
 
+/* The lowest member that offers set. */
+uint32_t ist__table_member_of(const struct ist__table *t, uint32_t set);
 /* The offer that gives part of set: its own, or another that can stand in for a lost one. NULL: nobody is left. */
 const struct ist__offer *ist__table_giver(const struct ist__table *t, uint32_t set, uint32_t part);
 /* Digest of item of the whole as known beforehand; false: it is live. */
