@@ -118,18 +118,16 @@ ist__one_file_piece(const struct ist__one_file *f, uint64_t item, uint64_t offse
 
 /* ---- slices ---- */
 
-/* Runs i .. i + n, which lie in the window's bytes from at on. */
+/* Runs that fit into the window, the first of them at at in the file. */
 static ist_err
-put_window(struct ist__one_file *f, uint64_t at, const struct ist__runs *r, uint64_t n, const uint8_t *from, const char *name,
-	struct ist_error *err)
+put_window(struct ist__one_file *f, uint64_t at, const struct ist__runs *r, const uint8_t *from, const char *name, struct ist_error *err)
 {
-	uint64_t bytes = (n - 1) * r->stride + r->bytes;
+	uint64_t bytes = (r->count - 1) * r->stride + r->bytes;
 	int sys;
 
 	if (!ist__pread_all(f->fd, at, f->window, bytes, &sys))
 		return ist__fail_sys(err, IST_IO, sys ? sys : EIO, "sink", "%s: what lies between two rows can't be read", name);
-	for (uint64_t i = 0; i < n; i++)
-		memcpy(f->window + i * r->stride, from + i * r->bytes, r->bytes);
+	ist__runs_copy(f->window, r, from);
 	return ist__file_write(f->fd, at, f->window, bytes, name, err);
 }
 
@@ -144,10 +142,13 @@ ist__one_file_runs(struct ist__one_file *f, uint64_t item, const struct ist__run
 	if (r->stride <= STRIDE_MAX)
 		n = (WINDOW_BYTES - r->bytes) / r->stride + 1;
 	for (uint64_t i = 0; i < r->count && !e; i += n) {
+		struct ist__runs some = *r;
+
 		if (n > r->count - i)
 			n = r->count - i;
+		some.count = n;
 		if (n > 1)
-			e = put_window(f, at + i * r->stride, r, n, from + i * r->bytes, name, err);
+			e = put_window(f, at + i * r->stride, &some, from + i * r->bytes, name, err);
 		else
 			e = ist__file_write(f->fd, at + i * r->stride, from + i * r->bytes, r->bytes, name, err);
 	}

@@ -123,8 +123,7 @@ runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, str
 
 	if (!place)
 		return ist__fail(err, IST_INTERNAL, "sink", "a piece for a tensor that has no bytes of its own");
-	for (uint64_t i = 0; i < r->count; i++)
-		memcpy(place + r->offset + i * r->stride, (const uint8_t *)addr + i * r->bytes, r->bytes);
+	ist__runs_copy(place + r->offset, r, addr);
 	return IST_OK;
 }
 

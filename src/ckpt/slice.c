@@ -140,6 +140,33 @@ ist__scatter_next(const struct ist__scatter *s, uint64_t at, uint64_t left, stru
 	return runs * s->run;
 }
 
+/* A length that the compiler knows: tiny runs cost a move each, not a call. */
+#define COPY_EACH(n)                                              \
+	case n:                                                   \
+		for (uint64_t i = 0; i < r->count; i++)           \
+			memcpy(at + i * r->stride, src + i * n, n); \
+		return
+
+void
+ist__runs_copy(void *to, const struct ist__runs *r, const void *from)
+{
+	uint8_t *at = to;
+	const uint8_t *src = from;
+
+	switch (r->bytes) {
+		COPY_EACH(1);
+		COPY_EACH(2);
+		COPY_EACH(4);
+		COPY_EACH(8);
+		COPY_EACH(16);
+		COPY_EACH(32);
+	default:
+		break;
+	}
+	for (uint64_t i = 0; i < r->count; i++)
+		memcpy(at + i * r->stride, src + i * r->bytes, r->bytes);
+}
+
 int
 ist__slice_order(const struct ist__item *a, const struct ist__item *b)
 {

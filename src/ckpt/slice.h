@@ -32,6 +32,9 @@ void ist__scatter_init(struct ist__scatter *s, const struct ist__item *t);
 /* Runs for as many as it can say at once of the bytes from at on, of left bytes. Returns how many bytes they are. */
 uint64_t ist__scatter_next(const struct ist__scatter *s, uint64_t at, uint64_t left, struct ist__runs *out);
 
+/* Copies the runs from dense bytes to where they belong, counted from the first one's place. */
+void ist__runs_copy(void *to, const struct ist__runs *r, const void *from);
+
 /* Enters a slice into a digest over all slices of a tensor; those without bytes do not enter. */
 void ist__slice_hash(struct ist__hasher *h, const struct ist__item *t, const struct ist__digest *digest);
 /* By begin, then by extents. */
