@@ -448,6 +448,9 @@ static void
 check_story(const struct party *p, const struct job *j)
 {
 	CHECK(!strcmp(p->m.err.tensor, j->tensor));
+	if (j->want != IST_DIGEST) /* rank 0 gives the tensor both ways */
+		CHECK(p->m.err.n_ranks == (j->want == IST_INCOMPLETE ? 0 : j->flaw == WHOLE_TOO ? 1 : 2));
+	CHECK(j->flaw != TWICE || strstr(p->m.err.next, "of its own"));
 	if (!strstr(p->m.err.detail, j->text)) {
 		fprintf(stderr, "\"%s\" does not say \"%s\"\n", p->m.err.detail, j->text);
 		CHECK(false);

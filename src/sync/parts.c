@@ -94,6 +94,8 @@ fail_flaw(const struct ist__table *t, uint64_t item, const uint32_t *parts, cons
 		ist__fail(err, IST_OVERLAP, OP, "%s of tensor %s is given by rank %u and by rank %u, in slices that overlap", box, tensor->name, a, b);
 		ist__fail_rank(err, a);
 		ist__fail_rank(err, b);
+		if (ist__slice_order(&t->m->items[parts[f->a]], &t->m->items[parts[f->b]]) == 0)
+			ist__fail_next(err, IST__NEXT_ALIKE);
 	} else {
 		ist__fail(err, IST_INCOMPLETE, OP, "%s of tensor %s is in no slice that anybody has registered", box, tensor->name);
 	}

@@ -8,6 +8,9 @@
 
 #include "sync/table.h"
 
+/* What who gave the same memory twice does next. */
+#define IST__NEXT_ALIKE "register what several ranks hold alike as a checkpoint of its own, equal on those ranks"
+
 /* Slices in the manifests of all sets. */
 uint64_t ist__parts_count(const struct ist__table *t);
 /* After the merge: lists the slices of the whole by tensor, and sees that they are all of it, once. INCOMPLETE, OVERLAP. */
