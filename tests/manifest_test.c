@@ -198,6 +198,28 @@ rules(void **state)
 	CHECK(IST_BAD_OFFSETS, p.files[1].bytes = UINT64_C(1) << 63);
 }
 
+/* What members of other versions read, byte by byte. */
+static void
+the_form_is_fixed(void **state)
+{
+	static const uint8_t want[] = { 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, /* format, files, items */
+		0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0,                   /* kind, no file, offset, bytes */
+		1, 0, 0, 0, 'm', 5, 1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 };          /* name, U8, shape, no alias */
+	struct parts p = { .items = { tensor("m", IST__NO_FILE, 0, &four) }, .n_items = 1 };
+	struct ist__manifest *m;
+	struct ist__writer w;
+	struct ist_error err;
+
+	(void)state;
+	assert_int_equal(build(&p, &m, &err), IST_OK);
+	ist__writer_init(&w, m->ctx);
+	ist__manifest_encode(m, &w);
+	assert_int_equal(w.bytes, sizeof(want));
+	assert_memory_equal(w.at, want, sizeof(want));
+	ist__writer_fini(&w);
+	done(m);
+}
+
 static void
 counts_are_not_believed(void **state)
 {
@@ -268,6 +290,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(there_and_back),
 		cmocka_unit_test(rules),
+		cmocka_unit_test(the_form_is_fixed),
 		cmocka_unit_test(counts_are_not_believed),
 		cmocka_unit_test(large_ones),
 	};
