@@ -14,5 +14,7 @@
 bool ist__memory_room(uint64_t *limit, uint64_t *room);
 /* The same with /proc/self/cgroup and /sys/fs/cgroup elsewhere. */
 bool ist__memory_room_at(const char *cgroup, const char *root, uint64_t *limit, uint64_t *room);
+/* What both the machine and the control groups have left; UINT64_MAX: unknown. */
+uint64_t ist__memory_left(void);
 
 #endif

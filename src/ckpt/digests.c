@@ -6,10 +6,10 @@
  */
 #include "ckpt/checkpoint.h"
 
+#include "base/cpus.h"
 #include "base/fail.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define OP "checkpoint_digest"
 #define RUN_BYTES (UINT64_C(4) << 20)
@@ -183,10 +183,11 @@ work_all(struct ist_env *env, struct work *w, uint32_t threads)
 static uint32_t
 thread_count(uint32_t asked)
 {
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-
-	if (asked == 0)
-		asked = cpus < 1 ? 1 : cpus > 8 ? 8 : (uint32_t)cpus;
+	if (asked == 0) {
+		asked = ist__cpus();
+		if (asked > 8)
+			asked = 8;
+	}
 	return asked > THREADS_MAX ? THREADS_MAX : asked;
 }
 

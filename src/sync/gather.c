@@ -169,6 +169,7 @@ make_room(struct ist__sync_body *s, struct ist__table *t, struct ist_error *err)
 {
 	uint64_t n = t->m->n_items, leaves = t->leaf_first[n];
 	bool hashes = s->sinks.n > 0 || has_live_source(s);
+	ist_err e;
 
 	ist__free(s->ctx, s->leaves);
 	ist__free(s->ctx, s->digests);
@@ -180,7 +181,9 @@ make_room(struct ist__sync_body *s, struct ist__table *t, struct ist_error *err)
 	s->got = ist__alloc(s->ctx, n * sizeof(*s->got));
 	if ((hashes && !s->leaves) || !s->digests || !s->have || !s->got || !ist__past_reorder(s->ctx, &s->past, t))
 		return ist__fail_memory(err, OP);
-	return ist__ring_prepare(&s->ring, s->ctx, s->group, s->args.slots, t->plan->slot_bytes, err);
+	/* the plan may do with less than the bucket asked for; one that could never be had is refused all the same */
+	e = ist__ring_check_room(t->plan->bucket_bytes < t->plan->payload ? t->plan->bucket_bytes : t->plan->payload, 1, err);
+	return e ? e : ist__ring_prepare(&s->ring, s->ctx, s->group, s->args.slots, t->plan->slot_bytes, err);
 }
 
 static ist_err

@@ -2,11 +2,39 @@
 #include "sync/ring.h"
 
 #include "base/fail.h"
+#include "base/memroom.h"
+#include "sync/plan.h"
 
 #include <string.h>
 
 #define OP "sync_ring"
 #define POISON_STEP UINT64_C(65536)
+
+/* Where memory is short the rings of this host's members together take a quarter of what is there. */
+uint64_t
+ist__ring_bucket(uint32_t slots, uint32_t members)
+{
+	uint64_t may = ist__memory_left() / 4 / slots / (members ? members : 1) & ~(IST__PIECE_CUT - 1);
+
+	if (may >= IST__BUCKET_DEFAULT)
+		return IST__BUCKET_DEFAULT;
+	return may > 64 * IST__BUCKET_MIN ? may : 64 * IST__BUCKET_MIN;
+}
+
+/* The sum over the members is held against the limit, less an eighth for all else: some of them may have their rings
+ * already, so what is left says nothing of the sum. */
+ist_err
+ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error *err)
+{
+	uint64_t limit, room, all;
+
+	if (!ist__memory_room(&limit, &room))
+		return IST_OK;
+	if (bytes <= room && !__builtin_mul_overflow(bytes, (uint64_t)(members ? members : 1), &all) && all <= limit - limit / 8)
+		return IST_OK;
+	return ist__fail(err, IST_NO_MEMORY, OP, "need %llu bytes for buckets, and as many for each of the %u members on this host; the control group's "
+		"limit is %llu, and %llu are left of it", (unsigned long long)bytes, members ? members : 1, (unsigned long long)limit, (unsigned long long)room);
+}
 
 static void
 free_memory(struct ist__ring *ring)
@@ -92,6 +120,9 @@ ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist
 	if (ring->group == group && ring->n == n && ring->slot_bytes >= slot_bytes)
 		return IST_OK;
 	free_memory(ring);
+	e = ist__ring_check_room(slot_bytes > UINT64_MAX / n ? UINT64_MAX : n * slot_bytes, info.n_same_host, err);
+	if (e)
+		return e;
 	ring->ctx = ctx;
 	ring->group = group;
 	ring->size = info.size;

@@ -43,6 +43,12 @@ ist__left(int64_t deadline)
 	return left > 0 ? left : 1;
 }
 
+/* How large a bucket is where nobody says: 128 MiB, less where the machine or the control group is short of memory.
+ * members: of the group, on this host. */
+uint64_t ist__ring_bucket(uint32_t slots, uint32_t members);
+/* NO_MEMORY when the control group can't hold what is about to be asked for: better now than killed later. Every member of
+ * this host is about to ask for as much. */
+ist_err ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error *err);
 /* n slots of slot_bytes; keeps what is there where it is large enough and of the same group. */
 ist_err ist__ring_prepare(
 	struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes, struct ist_error *err);

@@ -14,9 +14,9 @@ ist__stream_deadline(const struct ist__stream *s)
 }
 
 static uint64_t
-bucket_wish(const struct ist_stream_args *args)
+bucket_wish(const struct ist_stream_args *args, uint32_t members)
 {
-	uint64_t wish = args->bucket_bytes ? args->bucket_bytes : IST__BUCKET_DEFAULT;
+	uint64_t wish = args->bucket_bytes ? args->bucket_bytes : ist__ring_bucket(IST__STREAM_SLOTS, members);
 
 	return wish > IST__STREAM_BUCKET_MIN ? wish & ~(IST__PIECE_CUT - 1) : IST__STREAM_BUCKET_MIN;
 }
@@ -70,7 +70,7 @@ ist__stream_begin(struct ist__stream *s, struct ist_group *group, const struct i
 		.group = group,
 		.rank = info.rank,
 		.root = args->root,
-		.bucket_bytes = bucket_wish(args),
+		.bucket_bytes = bucket_wish(args, info.n_same_host),
 		.version = args->version ? args->version : 1,
 		.timeout_ns = args->timeout_ns,
 		.default_ns = info.timeout_ns > 0 ? info.timeout_ns : 300 * IST_NS_PER_S,

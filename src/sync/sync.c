@@ -7,7 +7,6 @@
 #include "base/fail.h"
 
 #include <string.h>
-#include <sys/sysinfo.h>
 
 /* ---- state ---- */
 
@@ -119,21 +118,6 @@ check_args(const struct ist_sync_args *a, struct ist_error *err)
 	return IST_OK;
 }
 
-/* Where memory is short the ring takes an eighth of what is there. */
-static uint64_t
-default_bucket(uint32_t slots)
-{
-	struct sysinfo info;
-	uint64_t may;
-
-	if (sysinfo(&info))
-		return IST__BUCKET_DEFAULT;
-	may = (uint64_t)(info.freeram + info.bufferram) * info.mem_unit / 8 / slots & ~(IST__PIECE_CUT - 1);
-	if (may >= IST__BUCKET_DEFAULT)
-		return IST__BUCKET_DEFAULT;
-	return may > 64 * IST__BUCKET_MIN ? may : 64 * IST__BUCKET_MIN;
-}
-
 static ist_err
 body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__sync_body **out, struct ist_error *err)
 {
@@ -160,7 +144,7 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 	if (s->args.slots == 0)
 		s->args.slots = 2;
 	if (s->args.bucket_bytes == 0)
-		s->args.bucket_bytes = info.bucket_bytes >= IST__BUCKET_MIN ? info.bucket_bytes : default_bucket(s->args.slots);
+		s->args.bucket_bytes = info.bucket_bytes >= IST__BUCKET_MIN ? info.bucket_bytes : ist__ring_bucket(s->args.slots, info.n_same_host);
 	s->names = ist__alloc(ctx, info.size * sizeof(*s->names));
 	s->ranks = ist__alloc(ctx, info.size * sizeof(*s->ranks));
 	ist__sinks_init(&s->sinks, ctx);

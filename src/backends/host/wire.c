@@ -7,6 +7,7 @@
 #include "backends/host/host.h"
 
 #include "base/bytes.h"
+#include "base/cpus.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -220,7 +221,6 @@ ist_err
 ist__host_connect(struct ist_chan *chan, const struct ist_connect *args, struct ist_status *why)
 {
 	struct said said;
-	cpu_set_t cpus;
 	ist_err err;
 
 	if (args->size != chan->size)
@@ -243,7 +243,7 @@ ist__host_connect(struct ist_chan *chan, const struct ist_connect *args, struct 
 	}
 	if (chan->ctl)
 		publish_set(chan);
-	chan->cpus = sched_getaffinity(0, sizeof(cpus), &cpus) ? 1 : (uint32_t)CPU_COUNT(&cpus);
+	chan->cpus = ist__cpus();
 	return IST_OK;
 }
 
