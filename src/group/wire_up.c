@@ -157,8 +157,9 @@ lead_host(struct ist__form *f, struct ist_error *err)
 	for (uint32_t r = 0; r < f->args.size; r++)
 		while (r != me && f->host[r] == me && !f->local[r].post) {
 			if (ist__now() >= f->deadline) {
+				ist__fail(err, IST_TIMEOUT, "group_new", "rank %u did not show itself on this host", r);
 				ist__fail_rank(err, r);
-				return ist__fail(err, IST_TIMEOUT, "group_new", "rank %u did not show itself on this host", r);
+				return IST_TIMEOUT;
 			}
 			e = ist__form_wait(f, IST__NEVER, err);
 			if (e)
@@ -192,8 +193,9 @@ follow_host(struct ist__form *f, struct ist_error *err)
 		ist_err e;
 
 		if (ist__now() >= f->deadline) {
+			ist__fail(err, IST_TIMEOUT, "group_new", "rank %u handed over no sign of life", f->host[f->args.rank]);
 			ist__fail_rank(err, f->host[f->args.rank]);
-			return ist__fail(err, IST_TIMEOUT, "group_new", "rank %u handed over no sign of life", f->host[f->args.rank]);
+			return IST_TIMEOUT;
 		}
 		e = ist__form_wait(f, IST__NEVER, err);
 		if (e)
@@ -360,10 +362,20 @@ open_channel(struct ist__form *f, struct ist__writer *mine, struct ist_error *er
 		ist__put_str(mine, f->admitted->probe.settings[i].name);
 		ist__put_str(mine, f->admitted->probe.settings[i].value);
 	}
+	ist__put_str(mine, f->admitted->probe.library);
 	return IST_OK;
 }
 
 enum { SETTING = 256, SETTINGS = 32 };
+
+static bool
+is_number(const char *text)
+{
+	char *end;
+
+	(void)strtoull(text, &end, 0);
+	return text[0] >= '0' && text[0] <= '9' && *end == 0;
+}
 
 /* The value of setting i that holds for all: equal everywhere, or the least. */
 static ist_err
@@ -375,8 +387,15 @@ agree_setting(struct ist__form *f, const struct ist_setting *ours, struct ist__r
 		ist__get_str(&rest[r], name, sizeof(name));
 		ist__get_str(&rest[r], value, sizeof(value));
 		if (rest[r].bad || strcmp(name, ours->name) != 0) {
+			ist__fail(err, IST_MISMATCH, "group_new", "backend %s of rank %u knows no setting %s", f->admitted->name, r, ours->name);
 			ist__fail_rank(err, r);
-			return ist__fail(err, IST_MISMATCH, "group_new", "backend %s of rank %u knows no setting %s", f->admitted->name, r, ours->name);
+			return IST_MISMATCH;
+		}
+		if (ours->rule == 1 && !is_number(value)) {
+			ist__fail(err, IST_MISMATCH, "group_new", "setting %s of backend %s: rank %u has \"%s\", which is no number", ours->name,
+				f->admitted->name, r, value);
+			ist__fail_rank(err, r);
+			return IST_MISMATCH;
 		}
 		if (r == 0)
 			snprintf(first, sizeof(first), "%s", value);
@@ -393,10 +412,44 @@ agree_setting(struct ist__form *f, const struct ist_setting *ours, struct ist__r
 	return IST_OK;
 }
 
+/* The first rank whose version is of another line than rank 0's. */
+struct odd {
+	uint32_t rank; /* 0: none */
+	char first[128], other[128];
+};
+
+static void
+look_at_version(struct odd *odd, uint32_t r, const char *version)
+{
+	if (r == 0)
+		snprintf(odd->first, sizeof(odd->first), "%s", version);
+	else if (!odd->rank && version[0] >= '0' && version[0] <= '9' && odd->first[0] >= '0' && odd->first[0] <= '9' &&
+		 strtoull(version, NULL, 10) != strtoull(odd->first, NULL, 10)) {
+		odd->rank = r;
+		snprintf(odd->other, sizeof(odd->other), "%s", version);
+	}
+}
+
+/* all has come to the paths of the libraries. A loader that picked another file than was meant shows there. */
+static ist_err
+fail_version(struct ist__form *f, const struct odd *odd, struct ist__reader *all, struct ist_error *err)
+{
+	char first[256], other[256];
+
+	ist__get_str(&all[0], first, sizeof(first));
+	ist__get_str(&all[odd->rank], other, sizeof(other));
+	ist__fail(err, IST_VERSION_MISMATCH, "group_new", "backend %s: rank 0 has version %s (%s), rank %u has %s (%s)", f->admitted->plain, odd->first,
+		first, odd->rank, odd->other, other);
+	ist__fail_rank(err, 0);
+	ist__fail_rank(err, odd->rank);
+	return IST_VERSION_MISMATCH;
+}
+
 static ist_err
 agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, char values[][SETTING], struct ist_error *err)
 {
 	char plain[128], version[128];
+	struct odd odd = { .rank = 0 };
 	ist_err e = IST_OK;
 
 	for (uint32_t r = 0; r < f->args.size; r++) {
@@ -413,7 +466,8 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 		}
 		if (strcmp(version, f->admitted->probe.version) != 0)
 			ist__log(f->ctx, 1, "backend %s: rank %u has version %s, this one %s (%s)", plain, r, version, f->admitted->probe.version, f->admitted->probe.library);
-		if (traits & IST_TRAIT_ONE_RANK)
+		look_at_version(&odd, r, version);
+		if (traits & IST_TRAIT_ONE_RANK && f->claims[r].mem != IST_MEM_HOST)
 			for (uint32_t q = 0; q < r; q++)
 				if (f->host[q] == f->host[r] && f->claims[q].mem == f->claims[r].mem && f->claims[q].device == f->claims[r].device) {
 					ist__fail(err, IST_DEVICE_CONFLICT, "group_new", "ranks %u and %u use one device (%d), and backend %s forbids that", q, r, f->claims[r].device, plain);
@@ -427,7 +481,7 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 		e = agree_setting(f, &f->admitted->probe.settings[i], all, values[i], err);
 		agreed[i].value = values[i];
 	}
-	return e;
+	return e || !odd.rank ? e : fail_version(f, &odd, all, err);
 }
 
 /* Descriptors for members of this host go by way of its first member. */
