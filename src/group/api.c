@@ -172,6 +172,19 @@ check_ranks(const struct ist__group *g, const struct ist_split_args *a, uint32_t
 	return *mine == IST_NO_RANK ? ist__fail(err, IST_NOT_MEMBER, "group_split", "rank %u is not in the list", g->rank) : IST_OK;
 }
 
+/* As many whole characters as a half of the child's name has room for. */
+static int
+shown_bytes(const char *name)
+{
+	size_t n = name ? strlen(name) : 0;
+
+	if (n <= 120)
+		return (int)n;
+	for (n = 120; n > 0 && ((unsigned char)name[n] & 0xC0) == 0x80;)
+		n--;
+	return (int)n;
+}
+
 static ist_err
 split(struct ist__group *g, const struct ist_split_args *a, uint32_t mine, struct ist_group **out, struct ist_error *err)
 {
@@ -182,14 +195,14 @@ split(struct ist__group *g, const struct ist_split_args *a, uint32_t mine, struc
 		.no_progress_ns = a->no_progress_ns ? a->no_progress_ns : g->no_progress_ns, .bucket_bytes = g->bucket_bytes };
 	uint8_t salt[16] = { 0 };
 	struct ist__form_args form = { .ep = g->ep, .args = &args, .cards = cards, .salt = salt,
-		.parent_backend = a->backend ? a->backend : g->backend_name };
+		.parent_backend = a->backend ? a->backend : g->backend_name, .parent = g, .parent_ranks = a->ranks };
 	struct ist_req *req;
 	ist_err e;
 
 	if (!cards)
 		return ist__fail_memory(err, "group_split");
 	ist__store_u64(salt, g->generation);
-	snprintf(name, sizeof(name), "%.120s/%.120s", g->name, a->name ? a->name : "");
+	snprintf(name, sizeof(name), "%.*s/%.*s", shown_bytes(g->name), g->name, shown_bytes(a->name), a->name ? a->name : "");
 	for (uint32_t i = 0; i < a->n_ranks; i++)
 		cards[i] = g->members[a->ranks[i]].card;
 	e = ist__form_start(&form, &req, err);

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TELL_MS = 200, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
+enum { TELL_MS = 200, LOOK_MS = 20, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
 
 /* ---- visitors, on the loop's thread ---- */
 
@@ -160,13 +160,37 @@ refused_error(struct ist__form *f, struct ist_error *err)
 	return e.code;
 }
 
+/* A split waits for nobody whom the parent knows to be gone. Somebody who has left the parent can't be on his way either:
+ * it is by the parent that he would come. */
+static ist_err
+gone_error(struct ist__form *f, struct ist_error *err)
+{
+	for (uint32_t r = 0; f->parent && r < f->args.size; r++) {
+		uint32_t there = f->parent_ranks[r];
+		enum ist__gone how;
+
+		pthread_mutex_lock(&f->parent->lock);
+		how = f->parent->gone[there];
+		pthread_mutex_unlock(&f->parent->lock);
+		if (how == IST__HERE_STILL || r == f->args.rank)
+			continue;
+		ist__fail(err, how == IST__GONE_LEFT ? IST_PEER_LEFT : IST_PEER_LOST, "group_split", "rank %u of the new group, which was rank %u (%s pid %llu), is gone",
+			r, there, f->cards[r].host, (unsigned long long)f->cards[r].pid);
+		ist__fail_rank(err, r);
+		return how == IST__GONE_LEFT ? IST_PEER_LEFT : IST_PEER_LOST;
+	}
+	return IST_OK;
+}
+
 /* One round of waiting for others: whatever is due, then one event. */
 static ist_err
 round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
 {
-	int64_t next = ist__rdv_next(&f->rdv);
+	int64_t next = ist__rdv_next(&f->rdv), look = ist__now() + LOOK_MS * IST__MS;
 	ist_err e = ist__rdv_step(&f->rdv, f->listening ? &f->card : NULL, f->deadline, err);
 
+	if (f->parent && look < cap)
+		cap = look;
 	if (!e)
 		e = listen_now(f, err);
 	if (!e)
@@ -245,6 +269,8 @@ call_roll(struct ist__form *f, struct ist_error *err)
 			tell = now + TELL_MS * IST__MS;
 		}
 		e = round_of_waiting(f, tell, err);
+		if (!e)
+			e = gone_error(f, err);
 		if (!e && f->listening && !f->expecting) {
 			own_claim(f, &f->claims[0]);
 			f->expecting = true;
@@ -253,7 +279,7 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		if (!e)
 			e = refused_error(f, err);
 	}
-	if (e == IST_TIMEOUT || e == IST_ABORTED) {
+	if (e == IST_TIMEOUT || e == IST_ABORTED || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
 		struct ist_error told;
 
 		ist_error_init(&told);
@@ -373,6 +399,8 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			ist__error_copy(&f->rdv.last, err);
 			e = IST_OK;
 		}
+		if (!e)
+			e = gone_error(f, err);
 		root = f->cards ? root : f->rdv.found ? &f->rdv.card : NULL;
 		if (!e && root && f->star[0].post && !is_root(f, root)) {
 			ist__spoke_clear(f, &f->star[0], false);
@@ -577,6 +605,8 @@ copy_cards(struct ist__form *f, const struct ist__form_args *a, struct ist_error
 
 	if (!a->cards && !a->args->addresses)
 		return IST_OK;
+	f->parent = a->parent;
+	f->parent_ranks = a->parent_ranks;
 	f->cards = ist__alloc(f->ctx, n * sizeof(*f->cards));
 	if (!f->cards)
 		return ist__fail_memory(err, "group_new");

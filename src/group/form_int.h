@@ -55,6 +55,8 @@ struct ist__form {
 	char *name, *at, *prefix, *backend, *options;
 	uint8_t key[IST__GROUP_KEY];
 	struct ist__card *cards;       /* known beforehand, or NULL */
+	struct ist__group *parent;     /* of a split: it knows who is gone; lent, as is the list */
+	const uint32_t *parent_ranks;
 	struct ist__card card;         /* ours */
 	char bound[IST__BOUND];        /* local address, without port */
 	bool listening;

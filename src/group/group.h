@@ -181,6 +181,8 @@ struct ist__form_args {
 	const struct ist_group_args *args;  /* copied */
 	const struct ist__card *cards;      /* addresses known beforehand, [size]; NULL: meet */
 	const char *parent_backend;         /* for a split */
+	struct ist__group *parent;          /* for a split, and by rank who its members are there: lent until the request is done; NULL */
+	const uint32_t *parent_ranks;
 	const uint8_t *salt;                /* 16 bytes that belong to the key (a split: parent's generation); NULL */
 };
 ist_err ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct ist_error *err);
