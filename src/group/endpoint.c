@@ -304,9 +304,9 @@ listen_locked(struct ist__ep *ep, const union ist__sockaddr *like, uint32_t *slo
 
 	if (fd >= 0) {
 		ep->listen_fd = -1;
-		if (getsockname(fd, &at.sa, &n) || (at.sa.sa_family != AF_INET && at.sa.sa_family != AF_INET6)) {
+		if (getsockname(fd, &at.sa, &n)) {
 			close(fd);
-			return ist__fail(err, IST_INVALID_ARGUMENT, "listen", "listen_fd is no TCP socket");
+			return ist__fail_sys(err, IST_IO, errno, "listen", "listen_fd");
 		}
 		fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -471,6 +471,22 @@ ep_free(struct ist__ep *ep)
 	ist__free(ctx_of(ep), ep);
 }
 
+/* Told here: a socket on which nothing ever arrives would otherwise be a member that nobody can reach. */
+static ist_err
+check_listens(int fd, struct ist_error *err)
+{
+	union ist__sockaddr at = { .sa = { 0 } };
+	int type = 0, listens = 0;
+	socklen_t n = sizeof(at.storage), k = sizeof(int), l = sizeof(int);
+
+	if (getsockname(fd, &at.sa, &n) || (at.sa.sa_family != AF_INET && at.sa.sa_family != AF_INET6) ||
+	    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &k) || type != SOCK_STREAM)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "listen_fd %d is no TCP socket", fd);
+	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &l) || !listens)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "listen_fd %d does not listen", fd);
+	return IST_OK;
+}
+
 ist_err
 ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct ist__ep **out, struct ist_error *err)
 {
@@ -488,6 +504,10 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "struct_size %u is too small", a->struct_size);
 	if (a->transport > IST_TRANSPORT_TCP)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "transport %u is not known", a->transport);
+	if (a->listen_fd > 0 && (e = check_listens(a->listen_fd, err)))
+		return e;
+	if ((a->bind && strlen(a->bind) >= sizeof(ep->bind)) || (a->advertise && strlen(a->advertise) >= sizeof(ep->advertise)))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "bind or advertise is longer than %zu or %zu bytes", sizeof(ep->bind) - 1, sizeof(ep->advertise) - 1);
 	ep = ist__alloc(ist__env_ctx(env), sizeof(*ep));
 	if (!ep)
 		return ist__fail_memory(err, "endpoint");

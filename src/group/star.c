@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ASK_MS = 700, RUMOUR_MS = 1000 };
+enum { ASK_MS = 700, RUMOUR_MS = 1000, LATE_MS = 500 };
 
 void
 ist__spoke_clear(struct ist__form *f, struct ist__spoke *s, bool linger)
@@ -454,15 +454,17 @@ fail_all(struct ist__form *f, const struct ist_error *err)
 	return err->code;
 }
 
-/* Rank 0's half: all answers, or the first failure. */
+/* Rank 0's half: all answers, or the first failure. At the deadline a member that waits for one that stopped can only say
+ * that its time is over; who says nothing, not even that, is the one to name. */
 static ist_err
-collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
+collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
 {
 	for (;;) {
-		struct ist_error e;
+		struct ist_error e, late;
 		uint32_t missing = 0;
 
 		ist_error_init(&e);
+		ist_error_init(&late);
 		ist__fail(&e, IST_TIMEOUT, "group_new", "the deadline passed in step \"%s\"", what);
 		for (uint32_t r = 1; r < f->args.size; r++) {
 			struct ist__msg *m = f->star[r].phase;
@@ -475,17 +477,28 @@ collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *
 			}
 			ist__reader_init(&in, m->body, m->bytes);
 			if (ist__get_u8(&in) != 0 || in.bad) {
-				if (!ist__get_error(&in, &e))
-					ist__fail(&e, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
-				ist__fail_rank(&e, r);
-				ist__fail_per_rank(&e, r, e.code);
-				ist__fail_prefix(&e, "rank %u: ", r);
-				ist__error_copy(err, &e);
-				return e.code;
+				struct ist_error said;
+
+				ist_error_init(&said);
+				if (!ist__get_error(&in, &said))
+					ist__fail(&said, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
+				if (said.code != IST_TIMEOUT || said.n_ranks == 0)
+					ist__fail_rank(&said, r);
+				ist__fail_per_rank(&said, r, said.code);
+				ist__fail_prefix(&said, "rank %u: ", r);
+				if (said.code != IST_TIMEOUT) {
+					ist__error_copy(err, &said);
+					return said.code;
+				}
+				if (!late.code)
+					late = said;
 			}
 		}
-		if (missing == 0)
-			return IST_OK;
+		if (missing == 0) {
+			if (late.code)
+				ist__error_copy(err, &late);
+			return late.code;
+		}
 		if (ist__now() >= f->deadline) {
 			ist__error_copy(err, &e);
 			return e.code;
@@ -494,6 +507,19 @@ collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *
 		if (e.code)
 			return e.code;
 	}
+}
+
+static ist_err
+collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
+{
+	int64_t own = f->deadline;
+	ist_err e;
+
+	if (own != IST__NEVER)
+		f->deadline += LATE_MS * IST__MS;
+	e = collect_until(f, step, what, err);
+	f->deadline = own;
+	return e;
 }
 
 /* Puts the bytes of all, by rank, behind each other, and readers over them. */
@@ -578,8 +604,13 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	ist_err e;
 
 	if (f->args.rank == 0) {
+		if (mine == IST_TIMEOUT) { /* others may know better whose fault it is, or say it by their silence */
+			ist_error_init(&told);
+			if (collect(f, step, what, &told))
+				ist__error_copy(err, &told);
+		}
 		if (mine) {
-			ist__fail_per_rank(err, 0, mine);
+			ist__fail_per_rank(err, 0, err ? err->code : mine);
 			return fail_all(f, err);
 		}
 		e = collect(f, step, what, err);
@@ -598,6 +629,8 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	ist__writer_fini(&w);
 	ist_error_init(&told);
 	e = await_word(f, IST__PHASE, step, what, &told);
+	if (mine == IST_TIMEOUT && e == IST_TIMEOUT && told.n_ranks > 0 && told.ranks[0] != 0)
+		mine = IST_OK; /* rank 0 has heard all */
 	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT))
 		return mine; /* ours is the better story */
 	if (e) {
