@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """House rules that a machine can check.
 
-Gates: who may include whom; what libisthmus.so exports; no mutable data in the core; paths named in documents exist; words that
-do not belong here; generated files are up to date. A mirror, not a gate: lengths of functions and files beside those of
+Gates: who may include whom; what libisthmus.so exports; no mutable data in the core; paths and tests named in documents exist;
+words that do not belong here; generated files are up to date. A mirror, not a gate: lengths of functions and files beside those of
 well-kept C projects.
 
     tests/tidy.py [--build build/release]
@@ -40,6 +40,9 @@ BANNED = [
     (re.compile(r"(?<![\w/~.])/(?:home|root|Users)/\w"), "a path of one machine"),
     (re.compile(r"\bTODO\b|\bFIXME\b|\bXXX\b(?!X)"), "an unfinished thought"),
 ]
+# This page has the cases, and says where each was seen.
+CASES = "docs/field-cases.md"
+CASES_MAY = {"an issue number", "the number of a case that is not in this tree"}
 # name: median, share above 70 lines in per cent (functions)
 ANCHORS = {"liburing": (6, 2.4), "libsodium": (6, 2.7), "nng": (9, 2.7), "libibverbs": (14, 3.5), "ucx": (15, 5.2), "ucc": (17, 10.8), "ggml": (14, 18.8)}
 
@@ -153,6 +156,28 @@ def check_paths():
                 problem(path, f"links to {name}, which does not exist")
 
 
+def has_test(text, path, name):
+    """A test that runs: in C it must stand in the list, not only be written."""
+    if path.endswith(".py"):
+        return re.search(rf"^\s*def {name}\(", text, re.M)
+    return re.search(rf"\b(?:cmocka_unit_test\w*|T|Tf)\({name}\b", text)
+
+
+def check_cases():
+    """Each row of the page names test files in backticks, each followed by tests in it."""
+    for number, line in enumerate(read(CASES).splitlines(), 1):
+        path = text = None
+        for word in re.findall(r"`([^`]+)`", line) if line.startswith("| ") else ():
+            if word.startswith("tests/"):
+                path, text = word, None
+                if os.path.exists(os.path.join(ROOT, path)):
+                    text = read(path)
+                else:
+                    problem(f"{CASES}:{number}", f"names {path}, which does not exist")
+            elif path and text is not None and not has_test(text, path, word):
+                problem(f"{CASES}:{number}", f"names {word}, which is no test of {path}")
+
+
 def check_words():
     own = {"tests/tidy.py"}
     every = list(files("src", "include", "tools", "tests", "examples", "python", "docs", "scripts", "cmake", "man",
@@ -160,8 +185,9 @@ def check_words():
     every += [os.path.join("scripts", n) for n in os.listdir(os.path.join(ROOT, "scripts"))]
     every += [n for n in os.listdir(ROOT) if n.endswith(".md") or n in ("Makefile", "CMakeLists.txt")]
     for path in sorted(set(every) - own):
+        banned = [b for b in BANNED if path != CASES or b[1] not in CASES_MAY]
         for number, line in enumerate(read(path).splitlines(), 1):
-            for pattern, what in BANNED:
+            for pattern, what in banned:
                 if pattern.search(line):
                     problem(f"{path}:{number}", f"{what}: {line.strip()[:80]}")
 
@@ -221,6 +247,7 @@ def main():
     check_exports(build)
     check_data(build)
     check_paths()
+    check_cases()
     check_words()
     check_heads()
     check_generated(build)
