@@ -104,7 +104,7 @@ struct ist_endpoint_args {
 	const char *advertise;  /* HOST[:PORT] to tell the others (NAT); NULL: what is bound */
 	const void *secret;     /* at least 16 bytes; copied into locked memory; NULL: none */
 	uint64_t secret_bytes;
-	int32_t listen_fd;      /* an already listening TCP socket, taken over; 0: none */
+	int32_t listen_fd;      /* an already listening TCP socket, taken over on success; 0: none */
 	int32_t device;         /* index; with mem below */
 	uint32_t mem;           /* enum ist_mem_kind of the device; IST_MEM_HOST: none */
 	uint32_t transport;     /* enum ist_transport */

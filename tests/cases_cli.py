@@ -13,8 +13,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import unittest
+
+sys.dont_write_bytecode = True
 
 from e2e_test import CLEAN_ENV, GUARD_S, TOOL, Case, Done, wait_for, write
 

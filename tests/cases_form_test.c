@@ -276,6 +276,22 @@ grab_ports(void *arg)
 
 enum { FORMERS = 12 };
 
+/* All have left in good order: their groups leave nothing in the place where they met. */
+static void
+store_is_empty(struct member *m, const char *at)
+{
+	struct ist_status_args sa = { .struct_size = sizeof(sa), .at = at, .timeout_ns = 20 * IST_NS_PER_S };
+	struct ist_member_status rows[4];
+	uint32_t n = 1;
+
+	for (int i = 0; n > 0; i++) {
+		CHECK(i < 1000);
+		n = 4;
+		CHECK_ERR(IST_OK, ist_status(m->env, &sa, rows, &n, &m->err), &m->err);
+		usleep(n ? 20000 : 0);
+	}
+}
+
 /* The last one is the store. */
 static int
 forms_many_times(struct ranks *r, uint32_t rank, void *arg)
@@ -292,6 +308,7 @@ forms_many_times(struct ranks *r, uint32_t rank, void *arg)
 		CHECK_ERR(IST_OK, ist_store_new(m.env, &sa, &store, &m.err), &m.err);
 		atomic_store(&flags[1], 1);
 		ranks_await(&flags[0], FORMERS);
+		store_is_empty(&m, r->at);
 		ist_store_free(store);
 		member_fini(&m);
 	}

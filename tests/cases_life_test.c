@@ -91,6 +91,7 @@ be_server(struct ranks *r, uint32_t rank, void *arg)
 			CHECK(ist_group_free(old) == IST_OK);
 		old = NULL;
 		CHECK_ERR(IST_OK, cast(&m, m.g, server, 1 - server, (1 << 20) + i, i), &m.err);
+		atomic_store(&flags[2], i + 1);
 		if (i % WAYS_TO_DIE == KILLED_BUSY)
 			while (!e)
 				e = cast(&m, m.g, server, 1 - server, 1 << 22, 1);
@@ -129,6 +130,7 @@ be_client(struct ranks *r, uint32_t rank, void *arg)
 	member_init(&m, IST_TRANSPORT_AUTO);
 	CHECK_ERR(IST_OK, member_join(&m, r->at, "weights", mine, 2, 60, 30), &m.err);
 	CHECK_ERR(IST_OK, cast(&m, m.g, mine, mine, (1 << 20) + i, i), &m.err);
+	ranks_await(&flags[2], i + 1); /* who gave is done before it is taken */
 	atomic_store(&flags[0], i + 1);
 	while (i % WAYS_TO_DIE == KILLED_BUSY)
 		CHECK_ERR(IST_OK, cast(&m, m.g, mine, mine, 1 << 22, 1), &m.err);

@@ -44,7 +44,7 @@ enum ist_scope { IST_SCOPE_CALL = 0, IST_SCOPE_PEER = 1, IST_SCOPE_GROUP = 2, IS
 	X(PEER_LEFT, 24, GROUP, "a member left in good order", "form a new group without the member") \
 	X(BAD_SECRET, 25, PEER, "the peer's proof of the secret does not hold", "give every member the same secret file") \
 	X(INSECURE, 26, CALL, "a secret is needed off loopback", "give --secret-file, or say --insecure") \
-	X(VERSION_MISMATCH, 27, PEER, "protocol ranges or required features do not meet", "update the older side") \
+	X(VERSION_MISMATCH, 27, PEER, "protocol ranges, required features or versions of a backend do not meet", "update the older side") \
 	X(UNKNOWN_GROUP, 28, PEER, "the other side knows no group of that name", "give every member the same --group") \
 	X(WRONG_PEER, 29, PEER, "something else answers at that address", "check the address and the port") \
 	X(SLOW_PEER, 30, PEER, "a member reads too slowly", "look at the member named") \

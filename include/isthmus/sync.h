@@ -141,7 +141,8 @@ enum ist_on_loss { IST_ON_LOSS_FAIL = 0, IST_ON_LOSS_CONTINUE = 1 };
 struct ist_sync_args {
 	uint32_t struct_size;
 	uint32_t on_loss;        /* enum ist_on_loss; must be equal on all members */
-	uint64_t bucket_bytes;   /* 0: 128 MiB, less where memory is short; the minimum over the members is used */
+	uint64_t bucket_bytes;   /* 0: 128 MiB, less where the machine or the control group is short of memory; the minimum
+	                          * over the members is used. NO_MEMORY when a control group can't hold the ring */
 	uint32_t no_verify;      /* 1: digests are not compared (they cost nothing to speak of) */
 	uint32_t slots;          /* buckets in the ring; 0: 2 */
 	/* Called from inside update, at most every 50 ms: for progress bars. */

@@ -532,6 +532,7 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 	if (!e && a->advertise && *a->advertise)
 		e = ist__advertise_parse(a->advertise, &hp, err);
 	if (e) {
+		ep->listen_fd = -1; /* still the caller's */
 		ep_free(ep);
 		return e;
 	}
