@@ -81,7 +81,8 @@ takes_its_memory_away(struct ranks *r, uint32_t rank, void *arg)
 		if (!e)
 			e = finish(req, &m.err);
 		CHECK(munmap(mem, n) == 0); /* whoever still wrote there would die of it */
-		CHECK(e == IST_OK || e == IST_ABORTED);
+		if (e)
+			CHECK_ERR(IST_ABORTED, e, &m.err);
 		e = ist_barrier(m.g, 0, &m.err);
 		CHECK(e == IST_OK || e == IST_ABORTED || e == IST_PEER_LEFT);
 		CHECK(ist_group_free(m.g) == IST_OK);
