@@ -4,11 +4,8 @@
 #include "fill.h"
 #include "value.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 void *
 bench_buffer(uint64_t bytes)
@@ -33,12 +30,20 @@ bench_barrier(struct bench *b)
 }
 
 int
+bench_tell(struct bench *b, const void *addr, uint64_t bytes, struct ist_blob *out)
+{
+	struct ist_error err;
+
+	ist_error_init(&err);
+	return ist_all_gather_bytes(b->s.group, addr, bytes, cli_left_ns(b->cli), out, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+int
 bench_slowest(struct bench *b, double mine, double *out)
 {
 	struct ist_blob *blobs;
-	struct ist_error err;
 	double max = mine, one;
-	int status = EXIT_DONE;
+	int status;
 
 	*out = mine;
 	if (!b->s.group || b->s.world == 1)
@@ -46,10 +51,8 @@ bench_slowest(struct bench *b, double mine, double *out)
 	blobs = calloc(b->s.world, sizeof(*blobs));
 	if (!blobs)
 		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
-	ist_error_init(&err);
-	if (ist_all_gather_bytes(b->s.group, &mine, sizeof(mine), cli_left_ns(b->cli), blobs, &err)) {
-		status = cli_fail(b->cli, &err);
-	} else {
+	status = bench_tell(b, &mine, sizeof(mine), blobs);
+	if (status == EXIT_DONE) {
 		for (uint32_t i = 0; i < b->s.world; i++) {
 			if (blobs[i].bytes != sizeof(one))
 				continue;
@@ -73,25 +76,46 @@ by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-void
-bench_add(struct bench *b, const char *name, uint64_t bytes, double *seconds, uint32_t n, double limit_gbps)
+static json_t *
+list_of(const double *v, uint32_t n)
 {
-	double median, gbps;
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < n; i++)
+		json_array_append_new(list, json_real(v[i]));
+	return list;
+}
+
+void
+bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_samples *samples, double limit_gbps)
+{
+	uint32_t n = samples->n;
+	double *sorted = calloc(n ? n : 1, sizeof(*sorted)), median, gbps;
 	json_t *row;
 
-	qsort(seconds, n, sizeof(*seconds), by_size);
-	median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
+	if (!sorted || !n) {
+		free(sorted);
+		return;
+	}
+	memcpy(sorted, samples->seconds, n * sizeof(*sorted));
+	qsort(sorted, n, sizeof(*sorted), by_size);
+	median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
 	gbps = bytes && median > 0 ? (double)bytes / median / 1e9 : 0;
-	row = json_pack("{s:s,s:o,s:{s:f,s:f,s:f}}", "name", name, "bytes", json_u64(bytes), "seconds", "median", median, "min", seconds[0], "max",
-		seconds[n - 1]);
+	row = json_pack("{s:s,s:o,s:{s:f,s:f,s:f}}", "name", name, "bytes", json_u64(bytes), "seconds", "median", median, "min", sorted[0], "max",
+		sorted[n - 1]);
 	json_object_set_new(row, "gbps", gbps > 0 ? json_real(gbps) : json_null());
 	json_object_set_new(row, "limit_gbps", gbps > 0 && limit_gbps > 0 ? json_real(limit_gbps) : json_null());
 	json_object_set_new(row, "percent_of_limit", gbps > 0 && limit_gbps > 0 ? json_real(100 * gbps / limit_gbps) : json_null());
+	json_object_set_new(row, "samples", list_of(samples->seconds, n));
+	if (samples->at)
+		json_object_set_new(row, "at", list_of(samples->at, n));
+	json_object_set_new(row, "inner", json_integer(samples->inner ? samples->inner : 1));
 	json_array_append_new(b->rows, row);
+	free(sorted);
 }
 
-static int
-sample(struct bench *b, const struct bench_row *row, double *out)
+int
+bench_sample(struct bench *b, const struct bench_row *row, double *seconds)
 {
 	int status = bench_barrier(b);
 	int64_t start = now_ns();
@@ -99,111 +123,25 @@ sample(struct bench *b, const struct bench_row *row, double *out)
 	for (uint32_t i = 0; status == EXIT_DONE && i < row->inner; i++)
 		status = row->once(b, row->arg);
 	if (status == EXIT_DONE)
-		status = bench_slowest(b, seconds_since(start) / row->inner, out);
+		status = bench_slowest(b, seconds_since(start) / row->inner, seconds);
 	return status;
 }
 
 int
 bench_measure(struct bench *b, const struct bench_row *row)
 {
-	double *seconds = calloc(b->repeat + 1, sizeof(*seconds));
-	int status = seconds ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	struct bench_samples samples = { .seconds = calloc(b->repeat + 1, sizeof(double)), .at = calloc(b->repeat + 1, sizeof(double)),
+		.n = b->repeat, .inner = row->inner };
+	int status = samples.seconds && samples.at ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 
 	/* the first is to warm up, and is not counted */
-	for (uint32_t i = 0; status == EXIT_DONE && i <= b->repeat; i++)
-		status = sample(b, row, &seconds[i ? i - 1 : 0]);
+	for (uint32_t i = 0; status == EXIT_DONE && i <= b->repeat; i++) {
+		samples.at[i ? i - 1 : 0] = (double)now_ns() / 1e9;
+		status = bench_sample(b, row, &samples.seconds[i ? i - 1 : 0]);
+	}
 	if (status == EXIT_DONE)
-		bench_add(b, row->name, row->bytes, seconds, b->repeat, row->limit_gbps);
-	free(seconds);
-	return status;
-}
-
-/* ---- what memory allows ---- */
-
-struct copy {
-	void *to, *from;
-	uint64_t bytes;
-	bool idle;
-};
-
-static int
-copy_once(struct bench *b, void *arg)
-{
-	struct copy *c = arg;
-
-	(void)b;
-	if (!c->idle)
-		memcpy(c->to, c->from, c->bytes);
-	return EXIT_DONE;
-}
-
-static double
-best_copy_gbps(struct bench *b, struct copy *c, int *status)
-{
-	struct bench_row row = { .inner = 1, .once = copy_once, .arg = c };
-	double best = 0, t;
-
-	for (int i = 0; *status == EXIT_DONE && i < 8; i++) {
-		*status = sample(b, &row, &t);
-		if (*status == EXIT_DONE && i && (best == 0 || t < best))
-			best = t;
-	}
-	return best > 0 ? (double)c->bytes / best / 1e9 : 0;
-}
-
-/* The first rank's pages, for all of them to copy from, as a broadcast through shared memory would have it. NULL: they
- * are on several hosts, or may not look at each other. */
-static void *
-shared_source(struct bench *b, uint64_t bytes, int *fd)
-{
-	char path[64] = "";
-	struct ist_blob blob = { .addr = NULL };
-	void *p = MAP_FAILED;
-
-	*fd = -1;
-	if (b->s.rank == 0) {
-		*fd = memfd_create("isthmus-bench", MFD_CLOEXEC);
-		if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0)
-			snprintf(path, sizeof(path), "/proc/%ld/fd/%d", (long)getpid(), *fd);
-	}
-	if (ist_broadcast_bytes(b->s.group, path, b->s.rank ? 0 : strlen(path) + 1, 0, cli_left_ns(b->cli), &blob, NULL))
-		return NULL;
-	if (b->s.rank && blob.bytes && blob.bytes <= sizeof(path)) {
-		memcpy(path, blob.addr, blob.bytes);
-		path[blob.bytes - 1] = 0;
-		*fd = path[0] ? open(path, O_RDWR | O_CLOEXEC) : -1;
-	}
-	ist_blobs_free(b->s.group, &blob, 1);
-	if (*fd >= 0)
-		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	if (p == MAP_FAILED)
-		return NULL;
-	if (b->s.rank == 0)
-		fill_bytes(fill_key(1, "bench"), 0, p, bytes);
-	return p;
-}
-
-/* One rank alone, then all receivers at once; both as bytes of payload a second. */
-int
-bench_copy_limit(struct bench *b, uint64_t bytes)
-{
-	int fd;
-	void *shared = shared_source(b, bytes, &fd), *own = shared ? NULL : bench_buffer(bytes);
-	struct copy c = { .to = bench_buffer(bytes), .from = shared ? shared : own, .bytes = bytes };
-	int status = c.to && c.from ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "two buffers of %llu bytes", (unsigned long long)bytes);
-	double alone;
-
-	c.idle = b->s.rank != 0;
-	alone = best_copy_gbps(b, &c, &status);
-	c.idle = b->s.world > 1 && b->s.rank == 0;
-	b->copy_gbps = best_copy_gbps(b, &c, &status);
-	json_object_set_new(b->machine, "memcpy_gbps", json_real(alone));
-	json_object_set_new(b->machine, "memcpy_all_receivers_gbps", json_real(b->copy_gbps * (b->s.world > 1 ? b->s.world - 1 : 1)));
-	if (shared)
-		munmap(shared, bytes);
-	if (fd >= 0)
-		close(fd);
-	free(own);
-	free(c.to);
+		bench_add(b, row->name, row->bytes, &samples, row->limit_gbps);
+	free(samples.seconds);
+	free(samples.at);
 	return status;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * bench.h - measuring: every sample starts behind a barrier and is the time of the slowest rank, so that rates are bytes
- * over one common stretch of wall time.
+ * over one common stretch of wall time. Limits are measured among the same ranks, before the rows.
  */
 #ifndef ISTHMUS_TOOL_BENCH_H
 #define ISTHMUS_TOOL_BENCH_H
 
 #include "session.h"
+
+#define BENCH_ARENA (UINT64_C(256) << 20) /* far more than the caches: a piece of it that comes round again is cold */
 
 struct bench {
 	struct cli *cli;
@@ -14,7 +16,7 @@ struct bench {
 	uint32_t repeat;
 	json_t *rows;           /* rank 0 fills them; the others keep theirs empty */
 	json_t *machine;
-	double copy_gbps;       /* payload that each receiver can copy while all of them copy; 0: not measured */
+	double limit_gbps;      /* payload to every other rank at once, at best (bench_limit); 0: not measured */
 };
 
 struct bench_row {
@@ -26,19 +28,36 @@ struct bench_row {
 	void *arg;
 };
 
+/* Seconds of each sample, and when it began (CLOCK_MONOTONIC), both as the slowest rank and rank 0 have it. */
+struct bench_samples {
+	double *seconds, *at;
+	uint32_t n, inner;
+};
+
 int bench_measure(struct bench *b, const struct bench_row *row);
-/* A row from samples that were taken otherwise (already those of the slowest rank). */
-void bench_add(struct bench *b, const char *name, uint64_t bytes, double *seconds, uint32_t n, double limit_gbps);
+/* One sample outside of any row. */
+int bench_sample(struct bench *b, const struct bench_row *row, double *seconds);
+/* A row from samples that were taken otherwise (already those of the slowest rank). at may be NULL. */
+void bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_samples *samples, double limit_gbps);
 int bench_slowest(struct bench *b, double mine, double *out);
 int bench_barrier(struct bench *b);
-/* Fills copy_gbps: all ranks but the first copy bytes at once, behind a barrier. */
-int bench_copy_limit(struct bench *b, uint64_t bytes);
+/* The same bytes from every rank, in order of rank; *out is freed with ist_blobs_free. */
+int bench_tell(struct bench *b, const void *addr, uint64_t bytes, struct ist_blob *out);
 void *bench_buffer(uint64_t bytes); /* touched, 4 KiB aligned; free() */
+
+/* Fills limit_gbps for a broadcast from rank 0: through memory where all ranks share it, else over sockets. */
+int bench_limit(struct bench *b);
+/* Both in GB/s of payload at each receiver; 0: could not be measured. What was found is noted in b->machine. */
+int bench_memory_limit(struct bench *b, double *out);
+int bench_socket_limit(struct bench *b, double *out);
+/* Beside what this run has measured: the peers of --peers, as far as they are installed (bench/install). */
+int bench_peers(struct bench *b);
 
 int bench_group(struct bench *b);
 int bench_barriers(struct bench *b);
 int bench_objects(struct bench *b);
 int bench_broadcast(struct bench *b);
+int bench_gather(struct bench *b);
 int bench_update(struct bench *b);
 int bench_load(struct bench *b); /* needs no group */
 

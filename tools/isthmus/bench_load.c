@@ -12,16 +12,26 @@
 #include <isthmus/sync.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define PIECE (UINT64_C(16) << 20)
+#define SMALL (UINT64_C(256) << 10) /* stays in the nearest caches */
+
+struct file {
+	int fd;
+	uint64_t bytes;
+	uint8_t *map;
+};
 
 struct load {
 	const char *path;
 	struct ist_checkpoint *ck;
 	uint8_t *room;
-	uint64_t plain_bytes;
+	struct file *files;
+	size_t n;
+	uint64_t bytes;        /* of all of them */
 };
 
 static int
@@ -44,57 +54,120 @@ tensors_once(struct bench *b, void *arg)
 }
 
 static int
-read_file(struct bench *b, struct load *l, int dir, const char *name)
+add_file(struct bench *b, struct load *l, int dir, const char *name)
 {
-	int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
-	ssize_t n = 1;
+	struct file f = { .fd = openat(dir, name, O_RDONLY | O_CLOEXEC) }, *more = realloc(l->files, (l->n + 1) * sizeof(*more));
+	struct stat st;
 
-	if (fd < 0)
-		return cli_fail_sys(b->cli, IST_IO, errno, "bench", "%s", name);
-	while (n > 0) {
-		n = read(fd, l->room, PIECE);
-		l->plain_bytes += n > 0 ? (uint64_t)n : 0;
+	if (more)
+		l->files = more;
+	if (f.fd < 0 || !more || fstat(f.fd, &st)) {
+		int sys = errno;
+
+		if (f.fd >= 0)
+			close(f.fd);
+		return cli_fail_sys(b->cli, IST_IO, sys, "bench", "%s", name);
 	}
-	close(fd);
-	return n < 0 ? cli_fail_sys(b->cli, IST_IO, errno, "bench", "%s", name) : EXIT_DONE;
+	f.bytes = (uint64_t)st.st_size;
+	f.map = f.bytes ? mmap(NULL, f.bytes, PROT_READ, MAP_SHARED, f.fd, 0) : MAP_FAILED;
+	l->files[l->n++] = f;
+	l->bytes += f.bytes;
+	return EXIT_DONE;
 }
 
 static int
-plain_once(struct bench *b, void *arg)
+add_files(struct bench *b, struct load *l)
 {
-	struct load *l = arg;
 	DIR *d = opendir(l->path);
 	struct dirent *e;
 	int status = EXIT_DONE;
 
-	l->plain_bytes = 0;
 	if (!d)
-		return read_file(b, l, AT_FDCWD, l->path);
+		return add_file(b, l, AT_FDCWD, l->path);
 	while (status == EXIT_DONE && (e = readdir(d)) != NULL) {
 		size_t n = strlen(e->d_name);
 
 		if (n > 12 && !strcmp(e->d_name + n - 12, ".safetensors"))
-			status = read_file(b, l, dirfd(d), e->d_name);
+			status = add_file(b, l, dirfd(d), e->d_name);
 	}
 	closedir(d);
 	return status;
 }
 
+static void
+close_files(struct load *l)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->files[i].map != MAP_FAILED)
+			munmap(l->files[i].map, l->files[i].bytes);
+		close(l->files[i].fd);
+	}
+	free(l->files);
+}
+
+static int
+read_once(struct bench *b, void *arg)
+{
+	struct load *l = arg;
+
+	for (size_t i = 0; i < l->n; i++) {
+		ssize_t n = 1;
+
+		for (uint64_t at = 0; n > 0 && at < l->files[i].bytes; at += (uint64_t)n)
+			n = pread(l->files[i].fd, l->room, PIECE, (off_t)at);
+		if (n < 0)
+			return cli_fail_sys(b->cli, IST_IO, errno, "bench", "read");
+	}
+	return EXIT_DONE;
+}
+
+/* The mapping stays; its pages are touched by the sample that is not counted. */
+static int
+map_once(struct bench *b, void *arg)
+{
+	struct load *l = arg;
+
+	(void)b;
+	for (size_t i = 0; i < l->n; i++)
+		for (uint64_t at = 0; l->files[i].map != MAP_FAILED && at < l->files[i].bytes; at += SMALL)
+			memcpy(l->room, l->files[i].map + at, l->files[i].bytes - at < SMALL ? l->files[i].bytes - at : SMALL);
+	return EXIT_DONE;
+}
+
+/* Best of the rows so far, in bytes a second / 10^9. */
+static double
+best_gbps(const struct bench *b, uint64_t bytes)
+{
+	double best = 0, s;
+	json_t *row;
+	size_t i;
+
+	json_array_foreach(b->rows, i, row) {
+		s = json_number_value(json_object_get(json_object_get(row, "seconds"), "min"));
+		best = s > 0 && (double)bytes / s / 1e9 > best ? (double)bytes / s / 1e9 : best;
+	}
+	return best;
+}
+
+/* The files are in memory: what is measured is the way from there to the caller, by read, from a map, and by the library. A
+ * copy from a map to where it stays in the cache is what nothing beats; a caller who wants the bytes in memory can't have it. */
 static int
 measure(struct bench *b, struct load *l)
 {
-	struct bench_row row = { .name = "read", .inner = 1, .once = plain_once, .arg = l };
-	int status = plain_once(b, l);
-	double best_s;
+	struct bench_row row = { .name = "read", .inner = 1, .once = read_once, .arg = l };
+	int status = add_files(b, l);
 
-	row.bytes = l->plain_bytes;
+	row.bytes = l->bytes;
+	if (status == EXIT_DONE)
+		status = bench_measure(b, &row);
+	row.name = "map";
+	row.once = map_once;
 	if (status == EXIT_DONE)
 		status = bench_measure(b, &row);
 	if (status != EXIT_DONE)
 		return status;
-	best_s = json_number_value(json_object_get(json_object_get(json_array_get(b->rows, 0), "seconds"), "min"));
 	return bench_measure(b, &(struct bench_row){ .name = "load", .inner = 1, .once = tensors_once, .arg = l, .bytes = ist_checkpoint_bytes(l->ck),
-		.limit_gbps = best_s > 0 ? (double)row.bytes / best_s / 1e9 : 0 });
+		.limit_gbps = best_gbps(b, l->bytes) });
 }
 
 int
@@ -120,6 +193,7 @@ bench_load(struct bench *b)
 		status = measure(b, &l);
 	if (l.ck)
 		ist_checkpoint_free(l.ck);
+	close_files(&l);
 	scratch_close(&scratch);
 	free(l.room);
 	return status;

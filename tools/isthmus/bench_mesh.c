@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_mesh.c - what goes over the control mesh: making a group, barriers, byte strings.
+ * bench_mesh.c - what goes over the control mesh: making a group, splitting one, barriers, byte strings.
  */
 #include "bench.h"
 
@@ -19,10 +19,35 @@ group_once(struct bench *b, void *arg)
 	return status;
 }
 
+static int
+split_once(struct bench *b, void *arg)
+{
+	struct ist_split_args args = { .struct_size = sizeof(args), .n_ranks = b->s.world, .ranks = arg, .name = "bench", .timeout_ns = cli_left_ns(b->cli) };
+	struct ist_group *group;
+	struct ist_error err;
+
+	ist_error_init(&err);
+	if (ist_group_split(b->s.group, &args, &group, &err))
+		return cli_fail(b->cli, &err);
+	ist_group_free(group);
+	return EXIT_DONE;
+}
+
+/* Strangers that meet; then members that part from a group they have. */
 int
 bench_group(struct bench *b)
 {
-	return bench_measure(b, &(struct bench_row){ .name = "group", .inner = 1, .once = group_once });
+	uint32_t *ranks = calloc(b->s.world, sizeof(*ranks));
+	int status = ranks ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+
+	for (uint32_t i = 0; ranks && i < b->s.world; i++)
+		ranks[i] = i;
+	if (status == EXIT_DONE)
+		status = bench_measure(b, &(struct bench_row){ .name = "group", .inner = 1, .once = group_once });
+	if (status == EXIT_DONE)
+		status = bench_measure(b, &(struct bench_row){ .name = "split", .inner = 1, .once = split_once, .arg = ranks });
+	free(ranks);
+	return status;
 }
 
 static int
@@ -89,7 +114,7 @@ objects_of(struct bench *b, struct object *o)
 int
 bench_objects(struct bench *b)
 {
-	static const uint64_t usual[] = { 64, 4096, 65536, 1 << 20 };
+	static const uint64_t usual[] = { 64, 1024, 65536, 1 << 20 };
 	uint64_t only = option_number(&b->cli->o, OPT_SIZE, 0), max = only > usual[3] ? only : usual[3];
 	struct object o = { .addr = bench_buffer(max), .out = calloc(b->s.world, sizeof(*o.out)) };
 	int status = o.addr && o.out ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");

@@ -18,7 +18,8 @@ struct update {
 	struct ist_checkpoint *ck;
 	struct ist_sink *sink;
 	struct ist_sync *sync;
-	double register_s, gather_s, *update_s;
+	double register_s, gather_s;
+	struct bench_samples samples;
 	struct ist_report report;
 };
 
@@ -30,8 +31,13 @@ make_source(struct bench *b, struct update *u)
 	const struct model *model = layout_model((uint32_t)option_number(o, OPT_LAYOUT, 0));
 	uint64_t at = 0, layers = option_given(o, OPT_LAYERS) ? option_number(o, OPT_LAYERS, 0) : option_given(o, OPT_LAYOUT) ? model->layers : 1;
 	struct ist_error err;
+	bool good;
 
-	if (!layout_of_model(&u->layout, model, layers > model->layers ? model->layers : layers))
+	if (option_given(o, OPT_TENSORS))
+		good = layout_of_tensors(&u->layout, option_number(o, OPT_TENSORS, 0), option_number(o, OPT_BYTES, UINT64_C(256) << 20));
+	else
+		good = layout_of_model(&u->layout, model, layers > model->layers ? model->layers : layers);
+	if (!good)
 		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "list of tensors");
 	u->tensors = calloc(u->layout.n, sizeof(*u->tensors));
 	u->memory = bench_buffer(u->layout.bytes);
@@ -99,6 +105,20 @@ update_once(struct bench *b, struct update *u, double *seconds)
 }
 
 static int
+sample_of(struct bench *b, struct update *u, uint32_t i)
+{
+	u->samples.at[i] = (double)now_ns() / 1e9;
+	return update_once(b, u, &u->samples.seconds[i]);
+}
+
+/* A row of one sample. */
+static void
+add_one(struct bench *b, const char *name, uint64_t bytes, double seconds)
+{
+	bench_add(b, name, bytes, &(struct bench_samples){ .seconds = &seconds, .n = 1 }, b->limit_gbps);
+}
+
+static int
 run(struct bench *b, struct update *u)
 {
 	double first = 0, slow;
@@ -111,17 +131,17 @@ run(struct bench *b, struct update *u)
 	if (status == EXIT_DONE)
 		status = update_once(b, u, &first);
 	for (uint32_t i = 0; status == EXIT_DONE && i < b->repeat; i++)
-		status = update_once(b, u, &u->update_s[i]);
+		status = sample_of(b, u, i);
 	if (status == EXIT_DONE)
 		status = bench_slowest(b, u->register_s, &slow);
 	if (status == EXIT_DONE) {
-		bench_add(b, "register", 0, &slow, 1, 0);
+		add_one(b, "register", 0, slow);
 		status = bench_slowest(b, u->gather_s, &slow);
 	}
 	if (status == EXIT_DONE) {
-		bench_add(b, "gather", 0, &slow, 1, 0);
-		bench_add(b, "update, first", u->report.bytes, &first, 1, b->copy_gbps);
-		bench_add(b, "update", u->report.bytes, u->update_s, b->repeat, b->copy_gbps);
+		add_one(b, "gather", 0, slow);
+		add_one(b, "update, first", u->report.bytes, first);
+		bench_add(b, "update", u->report.bytes, &u->samples, b->limit_gbps);
 	}
 	return status;
 }
@@ -129,13 +149,13 @@ run(struct bench *b, struct update *u)
 int
 bench_update(struct bench *b)
 {
-	struct update u = { .update_s = calloc(b->repeat, sizeof(double)) };
+	struct update u = { .samples = { .seconds = calloc(b->repeat, sizeof(double)), .at = calloc(b->repeat, sizeof(double)), .n = b->repeat } };
 	int status;
 
 	if (b->s.world < 2)
 		status = cli_usage(b->cli, "update needs at least 2 ranks");
 	else
-		status = u.update_s ? bench_copy_limit(b, 64 << 20) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+		status = u.samples.seconds && u.samples.at ? bench_limit(b) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 	if (status == EXIT_DONE)
 		status = run(b, &u);
 	if (u.sync)
@@ -147,6 +167,7 @@ bench_update(struct bench *b)
 	layout_free(&u.layout);
 	free(u.tensors);
 	free(u.memory);
-	free(u.update_s);
+	free(u.samples.seconds);
+	free(u.samples.at);
 	return status;
 }

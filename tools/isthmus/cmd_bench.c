@@ -20,7 +20,8 @@ static const struct {
 	bool alone;
 } kinds[] = {
 	{ "group", bench_group, false }, { "barrier", bench_barriers, false }, { "objects", bench_objects, false },
-	{ "broadcast", bench_broadcast, false }, { "update", bench_update, false }, { "load", bench_load, true },
+	{ "broadcast", bench_broadcast, false }, { "gather", bench_gather, false },
+	{ "update", bench_update, false }, { "load", bench_load, true },
 };
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
@@ -63,12 +64,17 @@ print_table(const struct bench *b, const char *backend)
 	json_t *row, *s;
 	size_t i;
 
-	printf("%s, %u ranks, backend %s\n%-28s %12s %12s %12s %10s %10s %10s\n", b->cli->o.args[0], b->s.world ? b->s.world : 1, backend, "", "median s",
+	printf("%s, %u ranks, backend %s\n%-36s %12s %12s %12s %10s %10s %10s\n", b->cli->o.args[0], b->s.world ? b->s.world : 1, backend, "", "median s",
 		"min s", "max s", "GB/s", "limit", "% of it");
 	json_array_foreach(b->rows, i, row) {
+		printf("%-36s ", json_string_value(json_object_get(row, "name")));
+		if (json_object_get(row, "why")) {
+			printf("%s\n", json_string_value(json_object_get(row, "why")));
+			continue;
+		}
 		s = json_object_get(row, "seconds");
-		printf("%-28s %12.6f %12.6f %12.6f ", json_string_value(json_object_get(row, "name")), json_number_value(json_object_get(s, "median")),
-			json_number_value(json_object_get(s, "min")), json_number_value(json_object_get(s, "max")));
+		printf("%12.6f %12.6f %12.6f ", json_number_value(json_object_get(s, "median")), json_number_value(json_object_get(s, "min")),
+			json_number_value(json_object_get(s, "max")));
 		print_number(json_object_get(row, "gbps"));
 		putchar(' ');
 		print_number(json_object_get(row, "limit_gbps"));
@@ -112,6 +118,8 @@ be_rank(struct cli *cli, size_t kind)
 	}
 	if (status == EXIT_DONE)
 		status = kinds[kind].run(&b);
+	if (status == EXIT_DONE)
+		status = bench_peers(&b);
 	if (status == EXIT_DONE)
 		status = bench_barrier(&b);
 	if (status == EXIT_DONE)
@@ -184,7 +192,7 @@ cmd_bench(struct cli *cli)
 	if (!strcmp(o->args[0], "p2p"))
 		return cli_fail_code(cli, IST_UNSUPPORTED, "bench", "bench p2p is not built yet");
 	if (kind == N_KINDS)
-		return cli_usage(cli, "WHAT is '%s'; expected group, barrier, objects, broadcast, update or load", o->args[0]);
+		return cli_usage(cli, "WHAT is '%s'; expected group, barrier, objects, broadcast, gather, update or load", o->args[0]);
 	if (kinds[kind].alone)
 		return be_rank(cli, kind);
 	if (o->v[OPT_BENCH_RANKS].from == FROM_LINE && (option_given(o, OPT_RANK) || option_given(o, OPT_WORLD)))

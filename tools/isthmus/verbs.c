@@ -45,10 +45,14 @@ static const struct verb verbs[] = {
 		.text = "Members, host and pid, state (CLEAN v, UPDATING v->w, DIRTY), the version they serve and the seconds since they were "
 			"heard. Best effort: members renew a lease of 15 s. With --watch and --json one document a line.",
 		.example = "isthmus status --at tcp://127.0.0.1:29600 --version-at-least 7", .sets = SET_COMMON | SET_STATUS, .run = cmd_status },
-	{ .name = "bench", .args = "WHAT", .summary = "measure group, barrier, objects, broadcast, update or load",
-		.text = "Every row starts behind a barrier and takes the time of the slowest rank. Limits are measured in the same run: for moves "
-			"of bytes what the machine's memory copies when all receivers copy at once, for load what plain reads of the same "
-			"files give. update puts each sink into a process of its own, each tensor into a place of its own.",
+	{ .name = "bench", .args = "WHAT", .summary = "measure group, barrier, objects, broadcast, gather, update or load",
+		.text = "Every row starts behind a barrier and takes the time of the slowest rank. Buffers are touched beforehand, and cold: each "
+			"sample takes another part of an arena far larger than the caches. Limits are measured in the same run, among the same "
+			"ranks, as their best sample: through shared memory what all ranks together, or each receiver for itself, can copy "
+			"with the best instructions; over TCP what plain sockets carry along the same chain; for load the better of plain "
+			"reads and copies from a mapping of the same files. update puts each sink into a process of its own, each tensor into "
+			"a place of its own. gather is every rank a source of --tensors of its own, 400 where nothing is said.\n\n"
+			"--peers runs other libraries beside, on the machine of rank 0, for the rows that they have as well.",
 		.example = "isthmus bench broadcast --ranks 4\nisthmus bench update --ranks 2 --layout qwen3-0.6b --layers 4",
 		.sets = MEETING | SET_BENCH, .args_min = 1, .args_max = 1, .run = cmd_bench },
 	{ .name = "run", .args = "CMD...", .summary = "start N processes of one program on this machine",
