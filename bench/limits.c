@@ -14,7 +14,9 @@
 #include "crew.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -246,8 +248,12 @@ receive_all(struct self *self, uint64_t bytes)
 	uint8_t *p = peer_cut(&self->to, bytes);
 
 	for (uint64_t at = 0; at < bytes;) {
-		ssize_t n = recv(self->in, p + at, bytes - at < PIECE ? bytes - at : PIECE, self->way == 1 ? MSG_WAITALL : 0);
+		ssize_t n = recv(self->in, p + at, bytes - at < PIECE ? bytes - at : PIECE, self->way == 1 ? MSG_WAITALL : self->way == 3 ? MSG_DONTWAIT : 0);
 
+		if (n < 0 && errno == EAGAIN) {
+			sched_yield();
+			continue;
+		}
 		if (n <= 0)
 			return false;
 		at += (uint64_t)n;
@@ -255,8 +261,9 @@ receive_all(struct self *self, uint64_t bytes)
 	return true;
 }
 
-/* Ways of receiving: whatever is there; whole pieces; woken when an eighth of a MiB is there. */
-static const char *const ways[] = { "as it comes", "whole pieces", "low water" };
+/* Ways of receiving: whatever is there; whole pieces; woken when an eighth of a MiB is there; never asleep. */
+static const char *const ways[] = { "as it comes", "whole pieces", "low water", "spinning" };
+#define WAYS 4
 
 static void
 set_way(struct self *self, int way)
@@ -300,14 +307,14 @@ best_way(struct self *self, uint64_t bytes)
 	double least = 1e9;
 	int best = 0;
 
-	for (int i = 0; i < 9; i++) {
+	for (int i = 0; i < 3 * WAYS; i++) {
 		double t;
 
-		set_way(self, i % 3);
+		set_way(self, i % WAYS);
 		t = crew_slowest(self->crew, self->rank, self->ranks, socket_once(self, bytes));
-		if (i >= 3 && t > 0 && t < least) {
+		if (i >= WAYS && t > 0 && t < least) {
 			least = t;
-			best = i % 3;
+			best = i % WAYS;
 		}
 	}
 	set_way(self, best);

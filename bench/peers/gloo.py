@@ -20,6 +20,11 @@ def free_port():
         return s.getsockname()[1]
 
 
+def answers(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Rank:
     def __init__(self, args, rank, port, together):
         import torch
@@ -28,6 +33,8 @@ class Rank:
         self.torch, self.dist, self.args, self.rank = torch, dist, args, rank
         together.wait()  # all have loaded it
         start = time.monotonic()
+        while rank and not answers(port):  # its own way of waiting for rank 0 is to sleep for a second
+            time.sleep(0.001)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=args.ranks)
         self.created = [(start, self.slowest(time.monotonic() - start))]
         big = max([size for _, size in args.items if size >= 1 << 20], default=0)
