@@ -3,6 +3,7 @@
 #   make          the release: build/release/bin/isthmus and build/release/lib/libisthmus.so
 #   make demo     the main job on this machine (MODEL=DIR: your checkpoint, WORLD=mpi: two mpirun jobs)
 #   make test     every test that this machine can run
+#   make bench    measurements beside other libraries, into bench/results and docs/performance.md
 #   make install  PREFIX=/usr/local, DESTDIR=
 # On Debian and Ubuntu what is missing is installed first (scripts/setup).
 PREFIX ?= /usr/local
@@ -48,8 +49,11 @@ chaos: release
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)
 
+# Beside other libraries, which are installed first; ten minutes at most. BENCH="--rounds 1": other options of bench/run.
 bench: release
-	@for what in group barrier objects broadcast update load; do build/release/bin/isthmus bench $$what || exit 1; echo; done
+	@bench/install
+	@bench/run $(BENCH)
+	@bench/report
 
 model: release
 	@build/release/bin/isthmus make-checkpoint build/model --layout qwen3-0.6b

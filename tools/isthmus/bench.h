@@ -52,6 +52,8 @@ int bench_memory_limit(struct bench *b, double *out);
 int bench_socket_limit(struct bench *b, double *out);
 /* Beside what this run has measured: the peers of --peers, as far as they are installed (bench/install). */
 int bench_peers(struct bench *b);
+/* Before anything is measured: are they listed? */
+int bench_peers_check(const struct cli *cli);
 
 int bench_group(struct bench *b);
 int bench_barriers(struct bench *b);

@@ -60,7 +60,7 @@ items_of(const json_t *rows, struct items *out)
 }
 
 static json_t *
-read_list(struct bench *b)
+read_list(const struct cli *cli)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	char path[4096];
@@ -73,7 +73,7 @@ read_list(struct bench *b)
 		snprintf(path, sizeof(path), "%s/.cache/isthmus/bench/peers.json", home ? home : "");
 	list = json_load_file(path, 0, &bad);
 	if (!json_is_array(json_object_get(list, "peers"))) {
-		cli_fail_code(b->cli, IST_BAD_CONFIG, "bench", "no list of peers in %s: bench/install makes it (make bench does)", path);
+		cli_fail_code(cli, IST_BAD_CONFIG, "bench", "no list of peers in %s: bench/install makes it (make bench does)", path);
 		json_decref(list);
 		return NULL;
 	}
@@ -248,24 +248,19 @@ is_wanted(const char *wanted, const char *name)
 	return false;
 }
 
-static int
+static void
 run_listed(struct bench *b, const json_t *list, const char *wanted)
 {
 	struct items items = { .n = 0 };
-	char known[512] = "";
-	size_t i, seen = 0;
 	json_t *one;
+	size_t i;
 
 	items_of(b->rows, &items);
 	json_array_foreach(json_object_get(list, "peers"), i, one) {
 		const char *name = json_string_value(json_object_get(one, "name")), *why = json_string_value(json_object_get(one, "why"));
 
-		if (!name || signals_got())
+		if (!name || signals_got() || !is_wanted(wanted, name))
 			continue;
-		snprintf(known + strlen(known), sizeof(known) - strlen(known), " %s", name);
-		if (!is_wanted(wanted, name))
-			continue;
-		seen++;
 		if (why)
 			add_why(b, name, "", why);
 		else if (items.n)
@@ -273,22 +268,64 @@ run_listed(struct bench *b, const json_t *list, const char *wanted)
 		else
 			add_why(b, name, "", "no peer has anything like it");
 	}
-	return seen ? EXIT_DONE : cli_usage(b->cli, "--peers is '%s'; expected all, or some of:%s", wanted, known);
+}
+
+/* The names of --peers; NULL: there are none to be run. */
+static const char *
+wanted_of(const struct cli *cli)
+{
+	const char *wanted = option_text(&cli->o, OPT_PEERS, NULL);
+
+	return wanted && strcmp(wanted, "none") ? wanted : NULL;
+}
+
+static bool
+is_listed(const json_t *list, const char *name, size_t n)
+{
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(list, "peers"), i, one) {
+		const char *had = json_string_value(json_object_get(one, "name"));
+
+		if (had && strlen(had) == n && !memcmp(had, name, n))
+			return true;
+	}
+	return false;
+}
+
+int
+bench_peers_check(const struct cli *cli)
+{
+	const char *wanted = wanted_of(cli);
+	json_t *list = wanted ? read_list(cli) : NULL;
+	int status = !wanted || list ? EXIT_DONE : EXIT_FAILED;
+
+	for (const char *p = wanted; list && status == EXIT_DONE && strcmp(wanted, "all"); p += *p == ',') {
+		size_t n = strcspn(p, ",");
+
+		if (!is_listed(list, p, n))
+			status = cli_usage(cli, "--peers has '%.*s', which bench/install has not listed; expected all, none, or names", (int)n, p);
+		p += n;
+		if (!*p)
+			break;
+	}
+	json_decref(list);
+	return status;
 }
 
 int
 bench_peers(struct bench *b)
 {
-	const char *wanted = option_text(&b->cli->o, OPT_PEERS, NULL);
+	const char *wanted = wanted_of(b->cli);
 	json_t *list;
-	int status;
 
-	if (!wanted || !strcmp(wanted, "none") || b->s.rank != 0)
+	if (!wanted || b->s.rank != 0)
 		return EXIT_DONE;
-	list = read_list(b);
+	list = read_list(b->cli);
 	if (!list)
 		return EXIT_FAILED;
-	status = run_listed(b, list, wanted);
+	run_listed(b, list, wanted);
 	json_decref(list);
-	return status;
+	return EXIT_DONE;
 }

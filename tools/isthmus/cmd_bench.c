@@ -186,6 +186,7 @@ cmd_bench(struct cli *cli)
 	struct launch launch;
 	char text[512];
 	size_t kind = 0;
+	int status;
 
 	while (kind < N_KINDS && strcmp(kinds[kind].name, o->args[0]))
 		kind++;
@@ -193,6 +194,9 @@ cmd_bench(struct cli *cli)
 		return cli_fail_code(cli, IST_UNSUPPORTED, "bench", "bench p2p is not built yet");
 	if (kind == N_KINDS)
 		return cli_usage(cli, "WHAT is '%s'; expected group, barrier, objects, broadcast, gather, update or load", o->args[0]);
+	status = bench_peers_check(cli);
+	if (status != EXIT_DONE)
+		return status;
 	if (kinds[kind].alone)
 		return be_rank(cli, kind);
 	if (o->v[OPT_BENCH_RANKS].from == FROM_LINE && (option_given(o, OPT_RANK) || option_given(o, OPT_WORLD)))
