@@ -180,7 +180,7 @@ def check_cases():
 
 def check_words():
     own = {"tests/tidy.py"}
-    every = list(files("src", "include", "tools", "tests", "examples", "python", "docs", "scripts", "cmake", "man",
+    every = list(files("src", "include", "tools", "tests", "examples", "python", "docs", "scripts", "cmake", "man", "bench",
                        ends=(".c", ".h", ".py", ".md", ".sh", ".cmake", ".inc", ".1", ".txt", ".in")))
     every += [os.path.join("scripts", n) for n in os.listdir(os.path.join(ROOT, "scripts"))]
     every += [n for n in os.listdir(ROOT) if n.endswith(".md") or n in ("Makefile", "CMakeLists.txt")]
@@ -193,7 +193,7 @@ def check_words():
 
 
 def check_heads():
-    for path in files("src", "include", "tools", "tests", "examples"):
+    for path in files("src", "include", "tools", "tests", "examples", "bench"):
         if "SPDX-License-Identifier: Apache-2.0" not in read(path)[:200]:
             problem(path, "begins without its licence line")
 
