@@ -16,6 +16,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -27,6 +28,8 @@
 
 #define PAGE 4096
 #define PIECE (UINT64_C(512) << 10)
+#define LOW_WATER (128 << 10)
+#define WAIT_S 20
 
 struct self {
 	const struct peer_args *args;
@@ -35,6 +38,7 @@ struct self {
 	struct peer_arena from, to;
 	int out, in;                 /* sockets to the next rank, from the one before; -1: none */
 	int way;                     /* of receiving */
+	int low;                     /* SO_RCVLOWAT as it is */
 };
 
 typedef void copy_fn(uint8_t *to, const uint8_t *from, uint64_t bytes);
@@ -193,8 +197,11 @@ readv_once(struct self *self, uint64_t bytes)
 static int
 tuned(int fd)
 {
+	struct timeval wait = { .tv_sec = WAIT_S };
 	const int on = 1;
 
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
 	return fd;
@@ -242,16 +249,33 @@ send_all(void *arg)
 	return NULL;
 }
 
+/* Sleeps until a good deal has come, or the rest. */
+static void
+await_more(struct self *self, uint64_t left)
+{
+	int low = left < LOW_WATER ? 1 : LOW_WATER;
+	struct pollfd look = { .fd = self->in, .events = POLLIN };
+
+	if (low != self->low)
+		setsockopt(self->in, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+	self->low = low;
+	poll(&look, 1, 1000);
+}
+
 static bool
 receive_all(struct self *self, uint64_t bytes)
 {
 	uint8_t *p = peer_cut(&self->to, bytes);
+	double until = peer_now() + WAIT_S;
 
 	for (uint64_t at = 0; at < bytes;) {
-		ssize_t n = recv(self->in, p + at, bytes - at < PIECE ? bytes - at : PIECE, self->way == 1 ? MSG_WAITALL : self->way == 3 ? MSG_DONTWAIT : 0);
+		ssize_t n = recv(self->in, p + at, bytes - at < PIECE ? bytes - at : PIECE, self->way == 1 ? MSG_WAITALL : self->way ? MSG_DONTWAIT : 0);
 
-		if (n < 0 && errno == EAGAIN) {
-			sched_yield();
+		if (n < 0 && errno == EAGAIN && self->way >= 2 && peer_now() < until) {
+			if (self->way == 2)
+				await_more(self, bytes - at);
+			else
+				sched_yield();
 			continue;
 		}
 		if (n <= 0)
@@ -268,9 +292,10 @@ static const char *const ways[] = { "as it comes", "whole pieces", "low water", 
 static void
 set_way(struct self *self, int way)
 {
-	int low = way == 2 ? 128 << 10 : 1;
+	const int low = 1;
 
 	self->way = way;
+	self->low = low;
 	if (self->in >= 0)
 		setsockopt(self->in, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
 }

@@ -73,7 +73,7 @@ print_table(const struct bench *b, const char *backend)
 			continue;
 		}
 		s = json_object_get(row, "seconds");
-		printf("%12.6f %12.6f %12.6f ", json_number_value(json_object_get(s, "median")), json_number_value(json_object_get(s, "min")),
+		printf("%12.9f %12.9f %12.9f ", json_number_value(json_object_get(s, "median")), json_number_value(json_object_get(s, "min")),
 			json_number_value(json_object_get(s, "max")));
 		print_number(json_object_get(row, "gbps"));
 		putchar(' ');
