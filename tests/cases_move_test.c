@@ -81,9 +81,10 @@ takes_its_memory_away(struct ranks *r, uint32_t rank, void *arg)
 		if (!e)
 			e = finish(req, &m.err);
 		CHECK(munmap(mem, n) == 0); /* whoever still wrote there would die of it */
-		if (e)
-			CHECK_ERR(IST_ABORTED, e, &m.err);
-		e = ist_barrier(m.g, 0, &m.err);
+		/* cancelled before it began: undone here alone, so that whoever cancelled has to go, and the others hear that */
+		CHECK(e == IST_OK || e == IST_ABORTED || e == IST_PEER_LEFT);
+		if (!e)
+			e = ist_barrier(m.g, 0, &m.err);
 		CHECK(e == IST_OK || e == IST_ABORTED || e == IST_PEER_LEFT);
 		CHECK(ist_group_free(m.g) == IST_OK);
 		m.g = NULL;
