@@ -192,6 +192,17 @@ IST_API ist_err ist_abort_all(struct ist_env *env, const char *reason);
 /* Ranks known to be gone. *n: room in, count out. */
 IST_API ist_err ist_group_lost(struct ist_group *group, uint32_t *ranks, uint32_t *n, struct ist_error *err);
 
+/* A few words that this member keeps for the others, in the caller's own terms (weight sync says here how it gets on).
+ * Heartbeats carry them to some of the others; they are no event and wake nobody. */
+#define IST_MARK_WORDS 6
+enum ist_mark_known { IST_MARK_NONE = 0, IST_MARK_ONCE = 1 /* heard some time ago */, IST_MARK_NOW = 2 /* answered just now */ };
+IST_API ist_err ist_group_mark(struct ist_group *group, const uint64_t *words);
+/* Everybody's: words has size * IST_MARK_WORDS entries by rank, known size of enum ist_mark_known. ask_ns > 0: all are asked,
+ * and get so long to answer, whatever their users' threads do. 0: what is known here; also of a group that has failed. */
+IST_API ist_err ist_group_marks(struct ist_group *group, int64_t ask_ns, uint64_t *words, uint8_t *known, struct ist_error *err);
+/* Gives a member up, as if it were lost: the group ends on all others with why's code, naming it, and there with EVICTED. */
+IST_API ist_err ist_group_evict(struct ist_group *group, uint32_t rank, const struct ist_error *why, struct ist_error *err);
+
 struct ist_group_info {
 	uint32_t struct_size;
 	uint32_t rank;
@@ -209,6 +220,7 @@ struct ist_group_info {
 	int64_t no_progress_ns;
 	uint32_t proto;           /* version the group runs at */
 	uint32_t n_links;         /* control connections of this member */
+	uint64_t messages;        /* sent over them so far, for itself or others; heartbeats apart */
 };
 IST_API ist_err ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_error *err);
 /* Who a member is, for messages: "host:pid". *bytes: room in, length out, without the closing 0. */

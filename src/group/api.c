@@ -308,11 +308,15 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 {
 	struct ist_group_info info;
 	struct ist__group *g;
+	uint64_t messages;
 	ist_err e = ist__group_use(group, "group_info", &g, err);
 
 	if (e)
 		return e;
-	info = (struct ist_group_info){ .rank = g->rank, .size = g->size, .generation = g->generation, .name = g->name, .backend = g->backend_name,
+	pthread_mutex_lock(&g->lock);
+	messages = g->messages;
+	pthread_mutex_unlock(&g->lock);
+	info = (struct ist_group_info){ .rank = g->rank, .messages = messages, .size = g->size, .generation = g->generation, .name = g->name, .backend = g->backend_name,
 		.n_hosts = g->n_hosts, .n_same_host = g->n_same_host, .shm_pairs = g->shm_pairs, .tcp_pairs = g->tcp_pairs, .bucket_bytes = g->bucket_bytes,
 		.timeout_ns = g->timeout_ns, .no_progress_ns = g->no_progress_ns, .proto = g->proto, .n_links = g->n_links,
 		.broken = (uint32_t)__atomic_load_n(&g->broken_code, __ATOMIC_ACQUIRE) };

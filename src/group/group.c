@@ -216,6 +216,7 @@ group_free(struct ist__group *g)
 	ist__free(ctx, g->p2p_out);
 	ist__free(ctx, g->prints);
 	ist__free(ctx, g->here);
+	ist__free(ctx, g->marks);
 	ist__free(ctx, g->who_seen);
 	ist__free(ctx, g->answers);
 	ist__free(ctx, g->broken);
@@ -266,9 +267,10 @@ ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err)
 	g->p2p_out = ist__alloc(ctx, size * sizeof(*g->p2p_out));
 	g->prints = ist__alloc(ctx, IST__PRINTS * sizeof(*g->prints));
 	g->here = ist__alloc(ctx, size * sizeof(*g->here));
+	g->marks = ist__alloc(ctx, size * sizeof(*g->marks));
 	g->who_seen = ist__alloc(ctx, size * sizeof(*g->who_seen));
 	g->answers = ist__alloc(ctx, size);
-	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->here || !g->who_seen || !g->answers) {
+	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->here || !g->marks || !g->who_seen || !g->answers) {
 		group_free(g);
 		ist__fail_memory(err, "group_new");
 		return NULL;

@@ -50,6 +50,12 @@ struct ist__here {
 	uint64_t op, coll; /* operations entered so far */
 };
 
+/* What a member wants the others to know, in words of its user's own. */
+struct ist__mark {
+	uint64_t word[IST_MARK_WORDS];
+	bool known;
+};
+
 struct ist__group {
 	struct ist_env *env;
 	const struct ist__ctx *ctx;
@@ -94,6 +100,8 @@ struct ist__group {
 	uint64_t coll_entered;         /* operations of the line that this member has entered */
 	struct ist__print *prints;     /* [IST__PRINTS] */
 	struct ist__here *here;        /* [size] */
+	struct ist__mark *marks;       /* [size]; ours too: see marks.c */
+	uint64_t messages;             /* of the mesh, sent by this member, heartbeats apart */
 	uint64_t *who_seen;            /* [size]: last round of each asker */
 	uint64_t who_round;
 	/* votes: see decide.c */
@@ -146,8 +154,17 @@ void ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64
 	uint32_t but);
 /* Lock held: the error that ended the group goes to err; IST_OK when it lives. */
 ist_err ist__group_broken(struct ist__group *g, struct ist_error *err);
-/* Any thread, no lock: asks all members how far they are and adds those who are behind to err (at most 200 ms). */
+/* Any thread, lock held and let go meanwhile: asks all members how far they are. Waits until all have answered that are
+ * not known to be gone, at most for_ns. An answer has g->who_round as its round. */
+void ist__mesh_ask(struct ist__group *g, int64_t for_ns);
+/* Any thread, no lock: asks all members how far they are and adds those who are behind to err (at most 600 ms). */
 void ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err);
+
+/* ---- marks.c: lock held ---- */
+/* Body of PING and HERE: how far this member is, and its mark. */
+enum { IST__FAR_BYTES = 16 + 8 * IST_MARK_WORDS };
+void ist__mark_put(const struct ist__group *g, uint8_t body[IST__FAR_BYTES]);
+void ist__mark_take(struct ist__group *g, uint32_t from, const uint8_t *body, uint64_t bytes);
 
 /* ---- check.c ---- */
 void ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYTES]);

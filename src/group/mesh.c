@@ -2,8 +2,8 @@
  *
  * mesh.c - the control connections of a formed group: routing, heartbeats, loss, leaving, abort.
  *
- * Bodies: PING our progress (u64 op, u64 coll); LOST and ABORT an error (the rank that is gone is `from` of LOST); LEFT
- * nothing; WHO nothing; HERE u64 op, u64 coll. `from` is the member that the frame tells of, or its first sender.
+ * Bodies: PING how far we are, and our mark (marks.c); LOST and ABORT an error (the rank that is gone is `from` of LOST);
+ * LEFT nothing; WHO nothing; HERE as PING. `from` is the member that the frame tells of, or its first sender.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -64,6 +64,7 @@ ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *bo
 {
 	struct ist__link *l = head->to < g->size ? way_to(g, head->to) : NULL;
 
+	g->messages++;
 	return l && ist__msg_send(l->conn, head, body, bytes);
 }
 
@@ -82,8 +83,10 @@ ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64_t se
 	struct ist__msg head = { .type = type, .flags = flags, .seq = seq, .generation = g->generation, .from = from, .to = IST__ALL };
 
 	for (uint32_t i = 0; i < g->n_links; i++)
-		if (g->links[i].conn && g->links[i].rank != but)
+		if (g->links[i].conn && g->links[i].rank != but) {
+			g->messages++;
 			ist__msg_send(g->links[i].conn, &head, body, bytes);
+		}
 }
 
 static void
@@ -151,7 +154,9 @@ lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool
 		if (flood)
 			flood_error(g, IST__LOST, rank, err, but);
 	} else if (rank == g->rank) {
-		ist__fail(&e, IST_EVICTED, "group", "the others have given this member up: %s", err->detail);
+		ist__fail(&e, IST_EVICTED, "group", "the others have given this member up: %s: %s", ist_err_name(err->code), err->detail);
+		ist__fail_rank(&e, rank);
+		ist__fail_per_rank(&e, rank, err->code);
 		news = true;
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -230,13 +235,12 @@ static void
 on_who(struct ist__group *g, struct ist__link *l, const struct ist__msg *m)
 {
 	struct ist__msg back = { .type = IST__HERE, .flags = IST__FRAME_URGENT, .seq = m->seq, .generation = g->generation, .from = g->rank, .to = m->from };
-	uint8_t body[16];
+	uint8_t body[IST__FAR_BYTES];
 
 	pthread_mutex_lock(&g->lock);
 	if (m->from < g->size && m->from != g->rank && g->who_seen[m->from] < m->seq) {
 		g->who_seen[m->from] = m->seq;
-		ist__store_u64(body, g->op_seq);
-		ist__store_u64(body + 8, g->coll_entered);
+		ist__mark_put(g, body);
 		ist__mesh_flood(g, IST__WHO, IST__FRAME_URGENT, m->seq, m->from, NULL, 0, l->rank);
 		ist__mesh_send(g, &back, body, sizeof(body));
 	}
@@ -250,6 +254,7 @@ on_here(struct ist__group *g, const struct ist__msg *m)
 		return;
 	pthread_mutex_lock(&g->lock);
 	g->here[m->from] = (struct ist__here){ .round = m->seq, .op = ist__load_u64(m->body), .coll = ist__load_u64(m->body + 8) };
+	ist__mark_take(g, m->from, m->body, m->bytes);
 	pthread_cond_broadcast(&g->cond);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -309,6 +314,9 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 		return;
 	}
 	if (f->type == IST__PING) {
+		pthread_mutex_lock(&g->lock);
+		ist__mark_take(g, l->rank, f->body, f->bytes);
+		pthread_mutex_unlock(&g->lock);
 		ist__frame_free(g->loop, f);
 		return;
 	}
@@ -317,10 +325,12 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 
 		pthread_mutex_lock(&g->lock);
 		next = f->to < g->size ? way_to(g, f->to) : NULL;
-		if (next && next != l)
+		if (next && next != l) {
+			g->messages++;
 			ist__conn_send(next->conn, f);
-		else
+		} else {
 			ist__frame_free(g->loop, f);
+		}
 		pthread_mutex_unlock(&g->lock);
 		return;
 	}
@@ -357,15 +367,14 @@ static void
 beat(struct ist__group *g, int64_t now)
 {
 	int64_t every = g->no_progress_ns / 6;
-	uint8_t body[16];
+	uint8_t body[IST__FAR_BYTES];
 
 	if (every > 1000 * IST__MS || g->no_progress_ns < 0)
 		every = 1000 * IST__MS;
 	if (every < 20 * IST__MS)
 		every = 20 * IST__MS;
 	pthread_mutex_lock(&g->lock);
-	ist__store_u64(body, g->op_seq);
-	ist__store_u64(body + 8, g->coll_entered);
+	ist__mark_put(g, body);
 	for (uint32_t i = 0; i < g->n_links; i++) {
 		struct ist__link *l = &g->links[i];
 		struct ist__msg head = { .type = IST__PING, .flags = IST__FRAME_URGENT, .generation = g->generation, .from = g->rank, .to = l->rank };
@@ -538,14 +547,13 @@ ist__mesh_stop(struct ist__group *g)
 /* ---- who is behind ---- */
 
 void
-ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err)
+ist__mesh_ask(struct ist__group *g, int64_t for_ns)
 {
-	int64_t until = ist__now() + WHO_MS * IST__MS;
+	int64_t until = ist__now() + for_ns;
 	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
 	uint32_t open;
 	int rc = 0;
 
-	pthread_mutex_lock(&g->lock);
 	g->who_round++;
 	ist__mesh_flood(g, IST__WHO, IST__FRAME_URGENT, g->who_round, g->rank, NULL, 0, g->size);
 	do {
@@ -555,6 +563,13 @@ ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct i
 		if (open > 0)
 			rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
 	} while (open > 0 && rc == 0 && !g->closed && !g->broken_code);
+}
+
+void
+ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err)
+{
+	pthread_mutex_lock(&g->lock);
+	ist__mesh_ask(g, WHO_MS * IST__MS);
 	for (uint32_t r = 0; r < g->size; r++)
 		if (r != g->rank && (g->here[r].round != g->who_round || g->here[r].op < op || g->here[r].coll < coll))
 			ist__fail_rank(err, r);
