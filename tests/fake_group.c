@@ -6,10 +6,12 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/fail.h"
+#include "ckpt/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { TOLD_ROOM = 1 << 16, CHILDREN = 16 };
 
@@ -31,6 +33,7 @@ struct cast {
 	uint64_t seq, bytes;
 	const uint8_t *src;
 	bool posted;
+	int64_t ready_at;
 	uint32_t gone; /* receivers that need the source no more */
 };
 
@@ -53,7 +56,9 @@ struct fake_world {
 	uint64_t broadcasts[FAKE_RANKS], gathers[FAKE_RANKS], decides[FAKE_RANKS];
 	uint64_t fault_casts[FAKE_RANKS], fault_gathers[FAKE_RANKS], fault_votes[FAKE_RANKS]; /* top: since calm */
 	uint64_t bytes;
+	int64_t channel_free_at;
 	char *told[FAKE_RANKS];
+	uint64_t marks[FAKE_RANKS][IST_MARK_WORDS];
 	struct memory *memory;     /* top: what group_alloc gave; lives as long as the world, since views may be held */
 	/* children under way of being made */
 	struct fake_world *children[CHILDREN];
@@ -259,16 +264,17 @@ die(struct ist_group *g)
 	pthread_cond_broadcast(g->world->cond);
 }
 
-/* False at the deadline. */
+/* False at the deadline. May come back early. */
 static bool
 wait_on(struct fake_world *w, int64_t deadline)
 {
 	struct timespec at;
+	int64_t now = ist__now();
 
-	if (ist__now() >= deadline)
+	if (now >= deadline)
 		return false;
 	clock_gettime(CLOCK_REALTIME, &at);
-	at.tv_nsec += 20 * 1000 * 1000;
+	at.tv_nsec += deadline - now < 20 * IST__MS ? deadline - now : 20 * IST__MS;
 	if (at.tv_nsec >= 1000000000) {
 		at.tv_sec++;
 		at.tv_nsec -= 1000000000;
@@ -370,6 +376,49 @@ ist_group_tell(struct ist_group *group, const char *state, uint64_t version, uin
 		snprintf(told + n, TOLD_ROOM - n, "%s %llu->%llu;", state, (unsigned long long)version, (unsigned long long)to);
 	else
 		snprintf(told + n, TOLD_ROOM - n, "%s %llu;", state, (unsigned long long)version);
+	pthread_mutex_unlock(w->lock);
+	return IST_OK;
+}
+
+ist_err
+ist_group_mark(struct ist_group *group, const uint64_t *words)
+{
+	struct fake_world *w = group->world;
+
+	pthread_mutex_lock(w->lock);
+	memcpy(w->marks[group->rank], words, sizeof(w->marks[group->rank]));
+	pthread_mutex_unlock(w->lock);
+	return IST_OK;
+}
+
+ist_err
+ist_group_marks(struct ist_group *group, int64_t ask_ns, uint64_t *words, uint8_t *known, struct ist_error *err)
+{
+	struct fake_world *w = group->world;
+
+	(void)err;
+	pthread_mutex_lock(w->lock);
+	for (uint32_t i = 0; i < w->size; i++) {
+		bool asked = ask_ns > 0 && !w->top->dead[w->rank_in_top[i]];
+
+		memcpy(words + (uint64_t)i * IST_MARK_WORDS, w->marks[i], sizeof(w->marks[i]));
+		known[i] = asked ? IST_MARK_NOW : IST_MARK_ONCE;
+	}
+	pthread_mutex_unlock(w->lock);
+	return IST_OK;
+}
+
+/* It is as good as dead. */
+ist_err
+ist_group_evict(struct ist_group *group, uint32_t rank, const struct ist_error *why, struct ist_error *err)
+{
+	struct fake_world *w = group->world;
+
+	(void)why, (void)err;
+	pthread_mutex_lock(w->lock);
+	w->top->dead[w->rank_in_top[rank]] = true;
+	look_for_dead(w);
+	pthread_cond_broadcast(w->cond);
 	pthread_mutex_unlock(w->lock);
 	return IST_OK;
 }
@@ -638,6 +687,9 @@ ist_broadcast(struct ist_group *group, const struct ist_coll_args *args, struct 
 		req->cast->src = args->src.addr;
 		req->cast->bytes = req->bytes;
 		req->cast->posted = true;
+		req->cast->ready_at = ist__now() > w->channel_free_at ? ist__now() : w->channel_free_at;
+		req->cast->ready_at += w->top->faults.cast_ns;
+		w->channel_free_at = req->cast->ready_at;
 		w->top->bytes += req->bytes;
 	}
 	pthread_cond_broadcast(w->cond);
@@ -674,7 +726,8 @@ ist_req_wait(struct ist_req *req, int64_t timeout_ns, struct ist_error *err)
 
 	pthread_mutex_lock(w->lock);
 	while (!req->done && !e) {
-		bool ready = req->root ? req->cast->gone == w->size - 1 : req->cast->posted;
+		bool moved = req->cast->posted && req->cast->ready_at <= ist__now();
+		bool ready = moved && (!req->root || req->cast->gone == w->size - 1);
 
 		if (ready) {
 			e = req->root ? IST_OK : receive(req, err);
@@ -685,6 +738,8 @@ ist_req_wait(struct ist_req *req, int64_t timeout_ns, struct ist_error *err)
 			pthread_cond_broadcast(w->cond);
 		} else if (w->broken) {
 			e = fail_lost(req->group, err);
+		} else if (req->cast->posted && !moved) {
+			(void)wait_on(w, req->cast->ready_at);
 		} else if (!wait_on(w, deadline)) {
 			e = ist__fail(err, IST_TIMEOUT, "fake", "broadcast %llu", (unsigned long long)req->cast->seq);
 		}
@@ -718,4 +773,26 @@ ist_req_free(struct ist_req *req)
 	pthread_mutex_unlock(w->lock);
 	free(req);
 	return IST_OK;
+}
+
+/* ---- reading ---- */
+
+static _Atomic int64_t fetch_ns;
+ist_err (ist__checkpoint_fetch)(
+	const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err);
+
+void
+fake_fetch_takes(int64_t ns)
+{
+	fetch_ns = ns;
+}
+
+ist_err
+ist__checkpoint_fetch(const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err)
+{
+	struct timespec t = { .tv_nsec = (long)fetch_ns };
+
+	if (fetch_ns)
+		nanosleep(&t, NULL);
+	return (ist__checkpoint_fetch)(ck, item, offset, bytes, to, err);
 }

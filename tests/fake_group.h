@@ -24,6 +24,7 @@ struct fake_faults {
 	uint64_t kill_gather;  /* or enters this exchange, */
 	uint64_t kill_vote;    /* or this vote: it has voted, and the others hear it or not (kill_heard) */
 	bool kill_heard;
+	int64_t cast_ns;       /* a broadcast takes so long, one after the other: the channel is one */
 	uint32_t kill_told;    /* of kill_gather: it has given its part, and the ranks of this mask get the result; they have started
 	                          two broadcasts each when it dies */
 };
@@ -43,6 +44,9 @@ uint64_t fake_world_bytes(struct fake_world *world);
 const char *fake_world_told(struct fake_world *world, uint32_t rank);
 /* True for a rank that a fault has killed: its calls all fail, and its thread should end. */
 bool fake_world_dead(struct fake_world *world, uint32_t rank);
+
+/* Reading a piece of live memory takes so long, for all worlds; 0 again at the end of a test. */
+void fake_fetch_takes(int64_t ns);
 
 struct ist_group *fake_group_new(struct ist_env *env, struct fake_world *world, uint32_t rank);
 

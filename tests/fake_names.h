@@ -16,9 +16,13 @@
 #define ist_group_free(...) fake_group_free(__VA_ARGS__)
 #define ist_group_tell(...) fake_group_tell(__VA_ARGS__)
 #define ist_group_lost(...) fake_group_lost(__VA_ARGS__)
+#define ist_group_mark(...) fake_group_mark(__VA_ARGS__)
+#define ist_group_marks(...) fake_group_marks(__VA_ARGS__)
+#define ist_group_evict(...) fake_group_evict(__VA_ARGS__)
 #define ist_broadcast(...) fake_broadcast(__VA_ARGS__)
 #define ist_req_wait(...) fake_req_wait(__VA_ARGS__)
 #define ist_req_free(...) fake_req_free(__VA_ARGS__)
 #define ist_req_view(...) fake_req_view(__VA_ARGS__)
+#define ist__checkpoint_fetch(...) fake_checkpoint_fetch(__VA_ARGS__)
 
 #endif

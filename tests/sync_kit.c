@@ -3,6 +3,7 @@
 
 #include <ftw.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- what there is ---- */
@@ -27,7 +28,7 @@ size_of(const struct kit *k, uint64_t i)
 		100000, 40000, 40000, 40000, 5000, 5000 };
 
 	if (k->tiny)
-		return 4096;
+		return k->each ? k->each : 4096;
 	return k->small && sizes[i] > MIB ? sizes[i] / 4 : sizes[i];
 }
 
@@ -175,7 +176,10 @@ static ist_err
 take_piece(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
 {
 	struct member *m = ctx;
+	struct timespec t = { .tv_nsec = (long)m->piece_ns };
 
+	if (m->piece_ns)
+		nanosleep(&t, NULL);
 	CHECK(index < m->n_taken && offset + bytes <= size_of(m->kit, index));
 	if (m->fail == AT_FIRST_PIECE)
 		return disk_full(err);

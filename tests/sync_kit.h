@@ -22,6 +22,7 @@ struct member {
 	uint64_t bucket;
 	/* at any time */
 	enum when fail;
+	int64_t piece_ns;             /* its own sink takes so long for a piece */
 	bool register_again;
 	/* what came of it */
 	struct ist_sync *sync;
@@ -47,6 +48,7 @@ struct kit {
 	struct member members[FAKE_RANKS];
 	uint32_t n, n_sources;
 	uint64_t bucket, wish, tiny;
+	uint64_t each;                /* bytes of a tiny one; 0: 4096 */
 	uint32_t on_loss, force;
 	const char *label;
 	uint32_t content;             /* which bytes the sources hold */

@@ -144,10 +144,14 @@ struct ist_sync_args {
 	uint64_t bucket_bytes;   /* 0: 128 MiB, less where the machine or the control group is short of memory; the minimum
 	                          * over the members is used. NO_MEMORY when a control group can't hold the ring */
 	uint32_t no_verify;      /* 1: digests are not compared (they cost nothing to speak of) */
-	uint32_t slots;          /* buckets in the ring; 0: 2 */
+	uint32_t slots;          /* buckets in the ring; 0: 3: one is read, one moves, one is delivered */
 	/* Called from inside update, at most every 50 ms: for progress bars. */
 	void (*progress)(void *ctx, uint64_t bytes, uint64_t total);
 	void *progress_ctx;
+	/* With on_loss continue: a sink that every other member has waited for so long, out of twice that time, and that needs
+	 * more than 4 times as long for a bucket as the middle one of the sinks, is left behind (SLOW_PEER; there: EVICTED).
+	 * Never half of the sinks or more. 0: a third of the group's no-progress limit; negative: never. */
+	int64_t slow_ns;
 };
 
 IST_API ist_err ist_sync_new(struct ist_group *group, const struct ist_sync_args *args, struct ist_sync **out, struct ist_error *err);

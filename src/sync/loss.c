@@ -92,10 +92,25 @@ try_split(struct ist__sync_body *s, const uint32_t *left, uint32_t n, struct ist
 	return ist_group_split(s->group, &args, out, err);
 }
 
+/* What a lost rank is reported with. */
+static ist_err
+code_of(const struct ist_error *why, uint32_t rank)
+{
+	for (uint32_t i = 0; i < why->n_per_rank; i++)
+		if (why->per_rank[i].rank == rank)
+			return why->per_rank[i].code;
+	for (uint32_t i = 0; i < why->n_ranks; i++)
+		if (why->ranks[i] == rank && why->code != IST_ABORTED)
+			return why->code;
+	return IST_PEER_LOST; /* who told first did not say */
+}
+
 static void
-note_lost(struct ist__sync_body *s, const bool *lost, ist_err code)
+note_lost(struct ist__sync_body *s, const bool *lost, const struct ist_error *why)
 {
 	for (uint32_t i = 0; i < s->size; i++) {
+		ist_err code = code_of(why, i);
+
 		if (!lost[i])
 			continue;
 		s->ranks[s->names[i]] = UINT32_MAX;
@@ -126,6 +141,7 @@ move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left,
 		(void)ist_group_free(old); /* ours alone, and finished */
 	s->losses++;
 	e = ist__sync_adopt(s, err);
+	ist__sync_show_role(s);
 	if (!e && s->table) {
 		struct ist_error why;
 
@@ -154,6 +170,7 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 	uint32_t n = 0, silent = 0;
 	ist_err e = lost && left ? IST_OK : ist__fail_memory(err, OP);
 
+	ist__pace_end(&s->pace);
 	ist__ring_drop(&s->ring);
 	if (!e)
 		mark_error(s, lost, why);
@@ -182,7 +199,7 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 			ist__error_copy(err, &last);
 	}
 	if (!e) {
-		note_lost(s, lost, why->code);
+		note_lost(s, lost, why);
 		e = move_in(s, group, left, n, err);
 	}
 	ist__free(s->ctx, lost);

@@ -5,8 +5,8 @@
  * sent for a tensor.
  *
  * A member that fails goes on taking part, as cheaply as it can, until the next check: before every n-th bucket, n so
- * that there are at most 16 checks an update, all members say how they stand. So all stop at the same bucket with the
- * same error, and the group stays whole for the next try.
+ * that there are at most 16 checks an update and no more messages than buckets, all members say how they stand. So all
+ * stop at the same bucket with the same error, and the group stays whole for the next try.
  */
 #include "sync/sync.h"
 
@@ -16,7 +16,11 @@
 
 #define OP "sync_update"
 #define PROGRESS_NS (50 * IST__MS)
-enum { CHECKS = 16 };
+enum {
+	CHECKS = 16,
+	EXCHANGES = 5, /* of an update beside the checks: START, READY, PROVE, and two of the vote */
+	SPARE = 18     /* messages that a member may send beyond one for each bucket */
+};
 
 void
 ist__sync_fail_here(struct ist__sync_body *s, const struct ist_error *why)
@@ -138,6 +142,7 @@ take_piece(struct ist__sync_body *s, const struct ist__plan_piece *p, const uint
 		s->got[p->item] += p->bytes;
 	}
 	e = ist__sinks_piece(&s->sinks, p->item, p->offset, at, p->bytes, why);
+	ist__pace_piece(&s->pace);
 	if (!e && p->last && t->verify)
 		e = check_item(s, p, why);
 	return e;
@@ -188,8 +193,36 @@ check_all(struct runner *r)
 	ist_err e;
 
 	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
+	ist__pace_state(&s->pace, IST__PACE_WAIT);
 	e = ist__agree_run(&s->agree, s->up.deadline, OP, r->err);
+	ist__pace_state(&s->pace, IST__PACE_WORK);
 	r->how = s->agree.told ? IST__END_AGREED : IST__END_BROKEN;
+	return e;
+}
+
+static ist_err
+release(struct runner *r, uint32_t slot)
+{
+	struct ist__sync_body *s = r->s;
+	ist_err e;
+
+	if (!s->ring.slots[slot].req)
+		return IST_OK;
+	ist__pace_state(&s->pace, IST__PACE_WAIT);
+	e = ist__ring_release(&s->ring, slot, s->up.deadline, r->err);
+	ist__pace_state(&s->pace, IST__PACE_WORK);
+	return e;
+}
+
+static ist_err
+take(struct runner *r, uint32_t slot, const uint8_t **at)
+{
+	struct ist__sync_body *s = r->s;
+	ist_err e;
+
+	ist__pace_state(&s->pace, IST__PACE_WAIT);
+	e = ist__ring_take(&s->ring, slot, s->up.deadline, at, r->err);
+	ist__pace_state(&s->pace, IST__PACE_WORK);
 	return e;
 }
 
@@ -202,16 +235,18 @@ issue(struct runner *r, uint64_t b)
 	bool mine = giver->member == s->name;
 	ist_err e = IST_OK;
 
+	r->how = IST__END_BROKEN;
+	e = release(r, slot);
+	if (e)
+		return e;
+	if (mine && !s->up.failed)
+		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr); /* remembered; a failed member goes on sending */
+	/* after the fetch: the others come here when they are through with what the slot held, and that takes time as well */
 	if (b > r->first && b % r->check_every == 0)
 		e = check_all(r);
 	if (e)
 		return e;
 	r->how = IST__END_BROKEN;
-	e = ist__ring_release(&s->ring, slot, s->up.deadline, r->err);
-	if (e)
-		return e;
-	if (mine && !s->up.failed)
-		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr); /* remembered; a failed member goes on sending */
 	return ist__ring_start(&s->ring, slot, s->ranks[giver->member], mine, s->table->plan->buckets[b].bytes, s->up.deadline, r->err);
 }
 
@@ -225,17 +260,18 @@ finish(struct runner *r, uint64_t b)
 	ist_err e;
 
 	if (s->sinks.begun > 0 && !s->up.failed && b >= s->up.next) {
-		e = ist__ring_take(&s->ring, slot, s->up.deadline, &at, r->err);
+		e = take(r, slot, &at);
 		if (e)
 			return e;
 		take_bucket(s, b, at, mine);
 	}
 	if (b >= s->up.next) {
 		s->up.next = b + 1;
+		ist__pace_bucket(&s->pace);
 		show_progress(s, s->table->plan->buckets[b].bytes, b + 1 == s->table->plan->n_buckets);
 	}
 	/* what was given stays in its slot until all have taken it; nobody waits for that here */
-	return mine ? IST_OK : ist__ring_release(&s->ring, slot, s->up.deadline, r->err);
+	return mine ? IST_OK : release(r, slot);
 }
 
 static ist_err
@@ -245,7 +281,7 @@ drain(struct runner *r)
 	ist_err e = IST_OK;
 
 	for (uint32_t i = 0; i < s->ring.n && !e; i++)
-		e = ist__ring_release(&s->ring, i, s->up.deadline, r->err);
+		e = release(r, i);
 	return e;
 }
 
@@ -271,13 +307,30 @@ run_all(struct runner *r)
 	return drain(r);
 }
 
+/* An exchange costs each member a message for each doubling of the group. What the messages allow is the same on all. */
+static uint64_t
+checks_of(const struct ist__sync_body *s)
+{
+	uint64_t rounds = 1, may;
+
+	while (UINT64_C(1) << rounds < s->size)
+		rounds++;
+	may = (s->table->plan->n_buckets + SPARE) / rounds;
+	may = may > EXCHANGES ? may - EXCHANGES : 0;
+	return may < CHECKS ? may : CHECKS;
+}
+
 ist_err
 ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, struct ist_error *err)
 {
-	uint64_t n = s->table->plan->n_buckets;
-	struct runner r = { .s = s, .first = first, .err = err, .check_every = n / CHECKS + 1, .how = IST__END_BROKEN };
-	ist_err e = run_all(&r);
+	uint64_t n = s->table->plan->n_buckets, checks = checks_of(s);
+	struct runner r = { .s = s, .first = first, .err = err, .how = IST__END_BROKEN,
+		.check_every = checks > 0 ? n / checks + 1 : n + 1 };
+	ist_err e;
 
+	if (s->size > 1 && !ist__pace_begin(&s->pace, s->group, s->rank, s->size, s->up.version << 8 | (s->losses & 0xFF)))
+		ist__log(s->ctx, IST_LOG_WARN, "no thread could be made: nobody here sees who is slow");
+	e = run_all(&r);
 	if (e && r.how == IST__END_AGREED) {
 		struct ist_error late;
 

@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+/* One for each stage: a bucket that is lent to the sinks keeps its slot until all have delivered it. */
+enum { SLOTS = 3 };
+
 /* ---- state ---- */
 
 void
@@ -63,7 +66,20 @@ ist__sync_is_source(const struct ist__sync_body *s)
 	return s->n_sources > 0;
 }
 
+void
+ist__sync_show_role(struct ist__sync_body *s)
+{
+	ist__pace_role(&s->pace, s->group, (s->n_sources > 0 ? IST__ROLE_SOURCE : 0) | (s->sinks.n > 0 ? IST__ROLE_SINK : 0));
+}
+
 /* ---- making ---- */
+
+/* A third of the limit for those that stand still: who is slow is noticed before it is taken for frozen. */
+static int64_t
+default_slow(int64_t no_progress_ns)
+{
+	return no_progress_ns > 0 ? no_progress_ns / 3 : 10 * IST_NS_PER_S;
+}
 
 ist_err
 ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err)
@@ -84,6 +100,7 @@ body_free(struct ist__sync_body *s)
 {
 	if (!s)
 		return;
+	ist__pace_fini(&s->pace);
 	ist__ring_fini(&s->ring);
 	ist__agree_fini(&s->agree);
 	if (s->group != s->given)
@@ -142,16 +159,19 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 	if (args)
 		memcpy(&s->args, args, args->struct_size < sizeof(s->args) ? args->struct_size : sizeof(s->args));
 	if (s->args.slots == 0)
-		s->args.slots = 2;
+		s->args.slots = SLOTS;
 	if (s->args.bucket_bytes == 0)
 		s->args.bucket_bytes = info.bucket_bytes >= IST__BUCKET_MIN ? info.bucket_bytes : ist__ring_bucket(s->args.slots, info.n_same_host);
 	s->names = ist__alloc(ctx, info.size * sizeof(*s->names));
 	s->ranks = ist__alloc(ctx, info.size * sizeof(*s->ranks));
 	ist__sinks_init(&s->sinks, ctx);
 	ist_error_init(&s->up.why);
-	e = s->names && s->ranks ? IST_OK : ist__fail_memory(err, "sync_new");
+	e = s->names && s->ranks && ist__pace_init(&s->pace, env, info.size) ? IST_OK : ist__fail_memory(err, "sync_new");
 	for (uint32_t i = 0; !e && i < info.size; i++)
 		s->names[i] = s->ranks[i] = i;
+	s->pace.slow_ns = s->args.slow_ns > 0 ? s->args.slow_ns : default_slow(info.no_progress_ns);
+	s->pace.still_ns = info.no_progress_ns > 0 ? info.no_progress_ns : 0;
+	s->pace.evicts = s->args.on_loss == IST_ON_LOSS_CONTINUE && s->args.slow_ns >= 0;
 	if (!e)
 		e = ist__sync_adopt(s, err);
 	if (e)
@@ -268,6 +288,7 @@ ist_sync_source(struct ist_sync *sync, struct ist_checkpoint *ck, uint32_t part,
 	s->sources = at;
 	s->sources[s->n_sources++] = source;
 	s->stale = true;
+	ist__sync_show_role(s);
 	s->register_s += (double)(ist__now() - began) / 1e9;
 	return IST_OK;
 }
@@ -286,6 +307,7 @@ ist_sync_unregister(struct ist_sync *sync, struct ist_checkpoint *ck, struct ist
 			memmove(&s->sources[i], &s->sources[i + 1], (s->n_sources - i - 1) * sizeof(*s->sources));
 			s->n_sources--;
 			s->stale = true;
+			ist__sync_show_role(s);
 			return IST_OK;
 		}
 	return ist__fail(err, IST_BAD_STATE, "sync_unregister", "this checkpoint is not registered");
@@ -300,8 +322,10 @@ ist_sync_sink(struct ist_sync *sync, struct ist_sink *sink, struct ist_error *er
 		e = ist__handle_check(sink, IST__SINK, "sync_sink", err);
 	if (!e)
 		e = ist__sinks_add(&sync->body->sinks, sink, err);
-	if (!e)
+	if (!e) {
 		sync->body->stale = true;
+		ist__sync_show_role(sync->body);
+	}
 	return e;
 }
 

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "ckpt/checkpoint.h"
 #include "sync/agree.h"
+#include "sync/pace.h"
 #include "sync/ring.h"
 #include "sync/sinks.h"
 #include "sync/table.h"
@@ -70,6 +71,7 @@ struct ist__sync_body {
 
 	struct ist__agree agree;
 	struct ist__ring ring;
+	struct ist__pace pace;
 	struct ist__table *table;    /* NULL: nothing gathered */
 	bool stale;                  /* something was registered or taken away since */
 	uint64_t known_version;      /* highest committed anywhere, as heard */
@@ -96,6 +98,8 @@ void ist__sync_set_state(struct ist__sync_body *s, uint32_t state, uint64_t vers
 /* Turns ranks of the group into those of the caller's group. */
 void ist__sync_name_ranks(const struct ist__sync_body *s, struct ist_error *err);
 bool ist__sync_is_source(const struct ist__sync_body *s);
+/* Shows in the group what this member is. */
+void ist__sync_show_role(struct ist__sync_body *s);
 /* Makes names, ranks and agree fit s->group. */
 ist_err ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err);
 

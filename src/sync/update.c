@@ -333,7 +333,9 @@ step_prove(struct way *w)
 			ist__agree_begin(&s->agree, &s->up.why);
 		}
 	}
+	ist__pace_state(&s->pace, IST__PACE_WAIT);
 	e = run_agree(w);
+	ist__pace_end(&s->pace);
 	if (e)
 		return e;
 	/* from here on a failure is told by the vote */
@@ -635,6 +637,7 @@ ist_sync_update(struct ist_sync *sync, const struct ist_update_args *args, struc
 	ist_error_init(&s->up.why);
 	r.changed = s->table ? s->table->m->n_tensors : 0;
 	e = go_through(&w);
+	ist__pace_end(&s->pace);
 	if (e) {
 		if (w.how == IST__END_BROKEN)
 			ist__sync_name_ranks(s, &why);

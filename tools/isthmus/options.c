@@ -42,6 +42,8 @@ static const struct option rows[] = {
 	{ OPT_LABEL, TYPE_TEXT, 0, SET_PUSH, 0, 0, "label", "TEXT", "travels with the version; at most 64 bytes" },
 	{ OPT_ON_LOSS, TYPE_CHOICE, 0, MOVERS, 0, 0, "on-loss", "fail|continue",
 		"when a sink is lost: all fail, or the others go on; equal on all members; default fail" },
+	{ OPT_SLOW_AFTER, TYPE_SECONDS, 0, MOVERS, 0, 0, "slow-after", "SECONDS",
+		"with --on-loss continue: leave a sink behind that all others have waited for so long; default a third of --no-progress" },
 	{ OPT_FORCE, TYPE_FLAG, 0, MOVERS, 0, 0, "force", NULL, "allow a version that is not above the committed one" },
 	{ OPT_WEIGHTS_ONLY, TYPE_FLAG, 0, MOVERS, 0, 0, "weights-only", NULL, "leave the folder's other files behind" },
 	{ OPT_NO_REPLACE, TYPE_FLAG, 0, SET_PULL, 0, 0, "no-replace", NULL, "an existing DEST is a CONFLICT" },

@@ -48,6 +48,7 @@ register_with(struct transfer *t, struct ist_error *err)
 		.on_loss = (uint32_t)option_number(o, OPT_ON_LOSS, IST_ON_LOSS_FAIL),
 		.bucket_bytes = option_number(o, OPT_BUCKET, 0),
 		.progress = progress_bytes,
+		.slow_ns = (int64_t)option_number(o, OPT_SLOW_AFTER, 0),
 	};
 	ist_err code = ist_sync_new(t->s.group, &args, &t->sync, err);
 
