@@ -185,6 +185,22 @@ struct runner {
 	enum ist__end how;
 };
 
+static bool
+is_checked(const struct runner *r, uint64_t b)
+{
+	return b > r->first && b % r->check_every == 0;
+}
+
+/* A sink has something better to do than to wait at a check while the giver still reads: it delivers what is here, but
+ * for one bucket, which it will deliver while the next one comes. */
+static bool
+may_issue(const struct runner *r, uint64_t b, uint64_t at)
+{
+	const struct ist__sync_body *s = r->s;
+
+	return b < at + s->ring.n && !(is_checked(r, b) && s->sinks.begun > 0 && !s->up.failed && b > at + 1);
+}
+
 /* How does everybody stand? */
 static ist_err
 check_all(struct runner *r)
@@ -242,7 +258,7 @@ issue(struct runner *r, uint64_t b)
 	if (mine && !s->up.failed)
 		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr); /* remembered; a failed member goes on sending */
 	/* after the fetch: the others come here when they are through with what the slot held, and that takes time as well */
-	if (b > r->first && b % r->check_every == 0)
+	if (is_checked(r, b))
 		e = check_all(r);
 	if (e)
 		return e;
@@ -293,7 +309,7 @@ run_all(struct runner *r)
 	ist_err e;
 
 	for (uint64_t b = r->first; b < n; b++) {
-		while (issued < n && issued < b + s->ring.n) {
+		while (issued < n && may_issue(r, issued, b)) {
 			e = issue(r, issued);
 			if (e)
 				return e;
