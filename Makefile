@@ -12,7 +12,7 @@ ROUNDS ?= 10
 SECONDS_EACH ?= 20
 
 .DEFAULT_GOAL := release
-.PHONY: release dev setup demo test install tidy chaos fuzz bench model generate clean
+.PHONY: release dev setup demo test install tidy chaos soak fuzz bench model generate clean
 
 setup:
 	@scripts/setup
@@ -45,6 +45,11 @@ generate: release
 
 chaos: release
 	@python3 tests/chaos.py build/release/bin/isthmus --rounds $(ROUNDS)
+
+# The long form of soak_test: minutes. What is left behind would show.
+soak: release
+	@cmake --build build/release -j $(JOBS) --target soak_test
+	@build/release/bin/soak_test 100000 10000 1000
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)
