@@ -512,7 +512,8 @@ static bool
 told_are_under_way(const struct fake_world *w)
 {
 	for (uint32_t i = 0; i < w->size; i++)
-		if (w->top->faults.kill_told >> w->rank_in_top[i] & 1 && w->top->fault_casts[w->rank_in_top[i]] < 2)
+		if (w->top->faults.kill_told >> w->rank_in_top[i] & 1 && w->top->fault_casts[w->rank_in_top[i]] < 2 &&
+		    w->top->fault_gathers[w->rank_in_top[i]] < w->top->faults.kill_gather + 2)
 			return false;
 	return true;
 }

@@ -26,7 +26,7 @@ struct fake_faults {
 	bool kill_heard;
 	int64_t cast_ns;       /* a broadcast takes so long, one after the other: the channel is one */
 	uint32_t kill_told;    /* of kill_gather: it has given its part, and the ranks of this mask get the result; they have started
-	                          two broadcasts each when it dies */
+	                          two broadcasts each, or are in the next exchange, when it dies */
 };
 
 struct fake_world;

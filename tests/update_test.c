@@ -4,6 +4,8 @@
  * once more with what can only be real: transports, and members that are killed. */
 #include "ranks.h"
 
+#include "sync/pace.h"
+
 #include <isthmus/sync.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -208,6 +210,77 @@ a_killed_sink_is_left_behind(void **unused)
 				.at_piece = piece, .updates = 4 });
 }
 
+/* ---- a loss before there is a plan ---- */
+
+/* Waits until rank shows that it is in its gather, and what it is. */
+static void
+await_in_gather(struct party *p, uint32_t size, uint32_t rank)
+{
+	uint64_t words[8 * IST_MARK_WORDS];
+	uint8_t known[8];
+
+	CHECK(size <= 8);
+	for (int i = 0;; i++) {
+		CHECK(i < 60);
+		CHECK_ERR(IST_OK, ist_group_marks(p->m.g, IST_NS_PER_S, words, known, &p->m.err), &p->m.err);
+		if (words[(size_t)rank * IST_MARK_WORDS + IST__MARK_WHAT] & IST__ROLE_SHOWN)
+			return;
+		usleep(10000); /* nothing to wait on: asked again */
+	}
+}
+
+static int
+lose_one_in_gather(struct ranks *r, uint32_t rank, void *arg)
+{
+	const struct job *j = arg;
+	_Atomic int32_t *pid = r->shared;
+	struct ist_report rep = { .struct_size = sizeof(rep) };
+	struct party p;
+
+	memset(&p, 0, sizeof(p));
+	member_init(&p.m, j->transport);
+	CHECK_ERR(IST_OK, member_join(&p.m, r->at, "update", rank, r->n, 60, 10), &p.m.err);
+	if (rank == j->victim)
+		atomic_store(pid, (int32_t)getpid());
+	if (rank == 0) { /* a trainer that is late, as they are */
+		await_in_gather(&p, r->n, j->victim);
+		kill((pid_t)atomic_load(pid), SIGKILL);
+	}
+	set_up(&p, j, rank);
+	CHECK_ERR(j->want, ist_sync_gather(p.sync, 0, &p.m.err), &p.m.err);
+	if (j->want) {
+		CHECK(p.m.err.n_ranks == 1 && p.m.err.ranks[0] == j->victim);
+		tear_down(&p);
+		return 0;
+	}
+	for (uint32_t v = 1; v <= 2; v++) {
+		if (p.ck)
+			fill(&p, v);
+		CHECK_ERR(IST_OK, ist_sync_update(p.sync, NULL, &rep, &p.m.err), &p.m.err);
+		CHECK(rep.verified && rep.n_lost == 1 && rep.lost[0].rank == j->victim && rep.lost[0].code == IST_PEER_LOST);
+		if (p.sink)
+			check_kept(&p.keep, v);
+	}
+	tear_down(&p);
+	return 0;
+}
+
+static void
+a_sink_killed_before_the_source_came(void **unused)
+{
+	(void)unused;
+	for (uint32_t on_loss = IST_ON_LOSS_FAIL; on_loss <= IST_ON_LOSS_CONTINUE; on_loss++) {
+		struct job j = { .n_sources = 1, .on_loss = on_loss, .bucket = 256 << 10, .victim = 2,
+			.want = on_loss == IST_ON_LOSS_FAIL ? IST_PEER_LOST : IST_OK };
+		struct ranks r;
+
+		ranks_init(&r, 4);
+		ranks_start_all(&r, lose_one_in_gather, &j);
+		assert_int_equal(ranks_join(&r, 120, UINT64_C(1) << j.victim), 0);
+		ranks_fini(&r);
+	}
+}
+
 /* ---- streams ---- */
 
 static int
@@ -291,6 +364,7 @@ main(void)
 		cmocka_unit_test(streams_arrive),
 		cmocka_unit_test(a_killed_sink_fails_all),
 		cmocka_unit_test(a_killed_sink_is_left_behind),
+		cmocka_unit_test(a_sink_killed_before_the_source_came),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -282,10 +282,8 @@ ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *e
 	e = ist__agree_run(&s->agree, deadline, OP, err);
 	if (!e)
 		e = make_key(s, &key, &same, err);
-	if (e) {
-		ist__sync_name_ranks(s, err);
+	if (e)
 		return e;
-	}
 	s->plan_s = 0;
 	if (!same || !s->table)
 		e = build_and_confirm(s, &key, deadline, err);

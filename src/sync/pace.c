@@ -147,7 +147,7 @@ middle_cost(const struct ist__pace_view *v)
 static bool
 is_slow(const struct ist__pace_view *v, const uint64_t *mark, uint64_t middle)
 {
-	return (mark[IST__MARK_WHAT] & 0xFF) == IST__ROLE_SINK && state_of(mark) == IST__PACE_WORK &&
+	return (mark[IST__MARK_WHAT] & IST__ROLE_MASK) == IST__ROLE_SINK && state_of(mark) == IST__PACE_WORK &&
 		cost_of(mark) / IST__PACE_TIMES > middle && mark[IST__MARK_WAIT] < (uint64_t)v->slow_ns / 4;
 }
 

@@ -18,7 +18,8 @@
 #include <isthmus.h>
 #include <pthread.h>
 
-enum ist__role { IST__ROLE_SOURCE = 1, IST__ROLE_SINK = 2 };
+/* SHOWN: it is in a gather, or past it, with what it says; before that nobody knows what it will bring. */
+enum ist__role { IST__ROLE_SOURCE = 1, IST__ROLE_SINK = 2, IST__ROLE_MASK = 3, IST__ROLE_SHOWN = 4 };
 
 /* A mark, word by word. */
 enum ist__mark_word {

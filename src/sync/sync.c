@@ -69,7 +69,8 @@ ist__sync_is_source(const struct ist__sync_body *s)
 void
 ist__sync_show_role(struct ist__sync_body *s)
 {
-	ist__pace_role(&s->pace, s->group, (s->n_sources > 0 ? IST__ROLE_SOURCE : 0) | (s->sinks.n > 0 ? IST__ROLE_SINK : 0));
+	ist__pace_role(&s->pace, s->group, (s->stale && !s->gathering ? 0 : IST__ROLE_SHOWN) | (s->n_sources > 0 ? IST__ROLE_SOURCE : 0) |
+		(s->sinks.n > 0 ? IST__ROLE_SINK : 0));
 }
 
 /* ---- making ---- */
@@ -111,6 +112,7 @@ body_free(struct ist__sync_body *s)
 	ist__free(s->ctx, s->sources);
 	ist__free(s->ctx, s->names);
 	ist__free(s->ctx, s->ranks);
+	ist__free(s->ctx, s->roles);
 	ist__free(s->ctx, s->leaves);
 	ist__free(s->ctx, s->digests);
 	ist__free(s->ctx, s->have);
@@ -164,9 +166,10 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 		s->args.bucket_bytes = info.bucket_bytes >= IST__BUCKET_MIN ? info.bucket_bytes : ist__ring_bucket(s->args.slots, info.n_same_host);
 	s->names = ist__alloc(ctx, info.size * sizeof(*s->names));
 	s->ranks = ist__alloc(ctx, info.size * sizeof(*s->ranks));
+	s->roles = ist__alloc(ctx, info.size);
 	ist__sinks_init(&s->sinks, ctx);
 	ist_error_init(&s->up.why);
-	e = s->names && s->ranks && ist__pace_init(&s->pace, env, info.size) ? IST_OK : ist__fail_memory(err, "sync_new");
+	e = s->names && s->ranks && s->roles && ist__pace_init(&s->pace, env, info.size) ? IST_OK : ist__fail_memory(err, "sync_new");
 	for (uint32_t i = 0; !e && i < info.size; i++)
 		s->names[i] = s->ranks[i] = i;
 	s->pace.slow_ns = s->args.slow_ns > 0 ? s->args.slow_ns : default_slow(info.no_progress_ns);
@@ -329,6 +332,33 @@ ist_sync_sink(struct ist_sync *sync, struct ist_sink *sink, struct ist_error *er
 	return e;
 }
 
+/* Again and again, as long as members are lost that can be missed. */
+static ist_err
+gather_all(struct ist__sync_body *s, int64_t deadline, struct ist_error *err)
+{
+	struct ist__regroup r = { .how = IST__END_BROKEN };
+	ist_err e;
+
+	s->up = (struct ist__update){ .deadline = deadline };
+	ist_error_init(&s->up.why);
+	s->gathering = true;
+	ist__sync_show_role(s);
+	e = ist__sync_gather(s, deadline, err);
+	while (e && s->agree.failed && !s->agree.told && ist__sync_is_loss(s, e)) {
+		struct ist_error why = *err;
+
+		r.step = IST__STEP_GATHER;
+		e = ist__sync_regroup(s, &r, &why, err);
+		if (e)
+			break;
+		e = ist__sync_gather(s, deadline, err);
+	}
+	s->gathering = false;
+	if (e && s->agree.failed && !s->agree.told)
+		ist__sync_name_ranks(s, err);
+	return e;
+}
+
 ist_err
 ist_sync_gather(struct ist_sync *sync, int64_t timeout_ns, struct ist_error *err)
 {
@@ -339,7 +369,7 @@ ist_sync_gather(struct ist_sync *sync, int64_t timeout_ns, struct ist_error *err
 	if (e)
 		return e;
 	ist_error_init(&why);
-	e = ist__sync_gather(sync->body, ist__deadline(timeout_ns, sync->body->default_ns), &why);
+	e = gather_all(sync->body, ist__deadline(timeout_ns, sync->body->default_ns), &why);
 	sync->body->gather_s = (double)(ist__now() - began) / 1e9;
 	if (e && err)
 		ist__error_copy(err, &why);

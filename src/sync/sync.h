@@ -56,6 +56,7 @@ struct ist__sync_body {
 	struct ist_group *given, *group; /* group: given, or our own after a loss */
 	uint32_t *names;             /* rank in group -> rank in given */
 	uint32_t *ranks;             /* rank in given -> rank in group, UINT32_MAX: lost */
+	uint8_t *roles;              /* rank in given -> what is known of a lost one: see regroup.c */
 	uint32_t size, first_size;   /* of group, of given */
 	uint32_t rank, name;         /* mine in group, in given */
 	struct ist_rank_error lost[IST_ERROR_RANKS];
@@ -74,6 +75,7 @@ struct ist__sync_body {
 	struct ist__pace pace;
 	struct ist__table *table;    /* NULL: nothing gathered */
 	bool stale;                  /* something was registered or taken away since */
+	bool gathering;
 	uint64_t known_version;      /* highest committed anywhere, as heard */
 	/* for the table, made with it */
 	struct ist__digest *leaves;  /* of what comes in and of live memory that goes out; NULL: neither */
@@ -103,7 +105,7 @@ void ist__sync_show_role(struct ist__sync_body *s);
 /* Makes names, ranks and agree fit s->group. */
 ist_err ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err);
 
-/* gather.c */
+/* gather.c. When the group failed agree.failed is set and agree.told is not, and ranks in err are the group's. */
 ist_err ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *err);
 
 /* past.c */
@@ -131,6 +133,17 @@ ist_err ist__sync_live_digests(struct ist__sync_body *s, struct ist_error *err);
 const struct ist__offer *ist__sync_giver(const struct ist__sync_body *s, uint64_t b);
 /* Remembers the first failure of this member in this update. */
 void ist__sync_fail_here(struct ist__sync_body *s, const struct ist_error *why);
+
+enum ist__step { IST__STEP_GATHER = 0, IST__STEP_START, IST__STEP_READY, IST__STEP_MOVE, IST__STEP_PROVE, IST__STEP_VOTE, IST__STEP_DONE };
+
+struct ist__regroup {
+	enum ist__step step;  /* where this member stands; then: where all go on */
+	uint64_t first;       /* bucket at which all begin to move */
+	enum ist__end how;    /* how it ended if not well */
+	bool stuck;           /* no smaller group could be made */
+};
+/* regroup.c: leaves the lost behind and agrees with those that are left on where to go on. why: how the group failed. */
+ist_err ist__sync_regroup(struct ist__sync_body *s, struct ist__regroup *r, const struct ist_error *why, struct ist_error *err);
 
 /* loss.c: leaves the lost behind. why: how the group failed. IST_OK: s->group is a new one, of those that are left. */
 ist_err ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct ist_error *err);

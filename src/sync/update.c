@@ -7,8 +7,8 @@
  *     MOVE   the buckets (run.c)                          PROVE  digests of live memory; sinks are prepared
  *     VOTE   one outcome for all
  *
- * With on_loss continue a loss in any of them leads to a smaller group (loss.c), which goes on at the earliest step and
- * bucket that any survivor stands at.
+ * With on_loss continue a loss in any of them leads to a smaller group (regroup.c), which goes on at the earliest step
+ * and bucket that any survivor stands at.
  */
 #include "sync/sync.h"
 
@@ -20,7 +20,6 @@
 
 #define OP "sync_update"
 
-enum step { START = 0, READY, MOVE, PROVE, VOTE, DONE };
 
 /* What a step needs to say how it ended. */
 struct way {
@@ -388,114 +387,53 @@ step_vote(struct way *w)
 /* ---- the way through ---- */
 
 static ist_err
-take_step(struct way *w, enum step step)
+take_step(struct way *w, enum ist__step step)
 {
 	struct ist__sync_body *s = w->s;
+	ist_err e;
 
 	switch (step) {
-	case START:
+	case IST__STEP_GATHER: /* others had not finished it when somebody was lost */
+		e = ist__sync_gather(s, s->up.deadline, w->err);
+		w->how = s->agree.failed && !s->agree.told ? IST__END_BROKEN : IST__END_AGREED;
+		return e;
+	case IST__STEP_START:
 		return step_start(w);
-	case READY:
+	case IST__STEP_READY:
 		return step_ready(w);
-	case MOVE:
+	case IST__STEP_MOVE:
 		return ist__sync_run(s, w->first, &w->how, w->err);
-	case PROVE:
+	case IST__STEP_PROVE:
 		return step_prove(w);
-	case VOTE:
+	case IST__STEP_VOTE:
 		return step_vote(w);
-	case DONE:
+	case IST__STEP_DONE:
 		break;
 	}
 	return IST_OK;
 }
 
-static ist_err
-name_lost(struct way *w, ist_err e)
-{
-	for (uint32_t i = 0; i < w->s->n_lost; i++)
-		ist__fail_rank(w->err, w->s->lost[i].rank);
-	return e;
-}
-
-/* Nobody is left that has the bytes of some tensor, or that takes any. */
-static ist_err
-check_left(struct way *w)
-{
-	struct ist__sync_body *s = w->s;
-	const struct ist__table *t = s->table;
-	uint32_t sinks = 0;
-
-	for (uint32_t m = 0; m < t->n_members; m++)
-		sinks += t->members[m].gone ? 0 : t->members[m].n_sinks;
-	for (uint32_t set = 0; set < t->n_sets; set++) {
-		if (ist__table_giver(t, set, 0))
-			continue;
-		ist__fail(w->err, IST_PEER_LOST, OP, "the only source of tensor %s is lost", t->sets[set].m->n_tensors
-			? t->sets[set].m->items[t->sets[set].m->tensors[0]].name : "?");
-		return name_lost(w, IST_PEER_LOST);
-	}
-	if (sinks == 0)
-		return name_lost(w, ist__fail(w->err, IST_PEER_LOST, OP, "all sinks are lost"));
-	return IST_OK;
-}
-
-/* In the new group: everybody goes back to where the one stands that got least far. */
-static ist_err
-meet_again(struct way *w, enum step *step)
-{
-	struct ist__sync_body *s = w->s;
-	bool view = true;
-	ist_err e;
-
-	ist__agree_begin(&s->agree, s->ring.n == 0 ? &s->up.why : NULL); /* no memory for the new ring */
-	ist__put_u8(&s->agree.w, (uint8_t)*step);
-	ist__put_u64(&s->agree.w, s->sinks.n > 0 ? s->up.next : s->table->plan->n_buckets);
-	ist__put_u8(&s->agree.w, s->ring.from_group);
-	e = run_agree(w);
-	for (uint32_t i = 0; i < s->size && !e; i++) {
-		struct ist__reader r;
-		uint8_t theirs;
-		uint64_t bucket;
-
-		ist__agree_reader(&s->agree, i, &r);
-		theirs = ist__get_u8(&r);
-		bucket = ist__get_u64(&r);
-		view = ist__get_u8(&r) == 1 && view;
-		if (r.bad)
-			return all_alike(w, ist__fail(w->err, IST_BAD_FORMAT, OP, "the record of rank %u can't be read", s->names[i]));
-		if (theirs < (uint8_t)*step)
-			*step = (enum step)theirs;
-		if (i == 0 || bucket < w->first)
-			w->first = bucket;
-	}
-	s->ring.view = view;
-	return e ? e : all_alike(w, check_left(w));
-}
-
 /* Leaves the lost behind; *step is then where to go on. */
 static ist_err
-get_over_loss(struct way *w, enum step *step)
+get_over_loss(struct way *w, enum ist__step *step)
 {
 	struct ist__sync_body *s = w->s;
-	ist_err e;
+	struct ist__regroup r = { .step = *step };
+	struct ist_error why = *w->err;
+	ist_err e = ist__sync_regroup(s, &r, &why, w->err);
 
-	do {
-		struct ist_error why = *w->err;
-
-		e = ist__sync_shrink(s, &why, w->err);
-		w->stuck = e != IST_OK;
-		if (e)
-			return e;
-		e = meet_again(w, step);
-	} while (e && w->how == IST__END_BROKEN && ist__sync_is_loss(s, e) && ist__now() < s->up.deadline);
-	if (e || *step < MOVE)
+	w->stuck = r.stuck;
+	w->how = r.how;
+	w->first = r.first;
+	*step = r.step;
+	if (e || *step < IST__STEP_MOVE)
 		return e; /* some had begun to move, others had not heard that all are ready: once more, all from w->first on */
 	/* who stands further on has proved and prepared for a group that is no more; buckets it holds are not taken twice */
-	if (*step == MOVE || w->first < s->table->plan->n_buckets) {
-		*step = MOVE;
+	if (*step == IST__STEP_MOVE || w->first < s->table->plan->n_buckets) {
+		*step = IST__STEP_MOVE;
 		e = ist__sync_run(s, w->first, &w->how, w->err);
 		if (!e)
-			*step = PROVE;
+			*step = IST__STEP_PROVE;
 	}
 	return e;
 }
@@ -503,9 +441,9 @@ get_over_loss(struct way *w, enum step *step)
 static ist_err
 go_through(struct way *w)
 {
-	enum step step = START;
+	enum ist__step step = IST__STEP_START;
 
-	while (step != DONE) {
+	while (step != IST__STEP_DONE) {
 		ist_err e = take_step(w, step);
 
 		while (e && w->how == IST__END_BROKEN && !w->stuck && ist__sync_is_loss(w->s, e)) {
