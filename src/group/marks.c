@@ -85,24 +85,40 @@ ist_group_marks(struct ist_group *group, int64_t ask_ns, uint64_t *words, uint8_
 	return e;
 }
 
+struct eviction {
+	struct ist__group *g;
+	uint32_t rank;
+	struct ist_error err;
+};
+
+/* On the loop's thread, which alone says who is gone. */
+static void
+evict_here(void *arg)
+{
+	struct eviction *x = arg;
+
+	ist__mesh_lost(x->g, x->rank, &x->err, true);
+}
+
 ist_err
 ist_group_evict(struct ist_group *group, uint32_t rank, const struct ist_error *why, struct ist_error *err)
 {
-	struct ist_error e;
+	struct eviction x = { .rank = rank };
 	struct ist__group *g;
 	ist_err rc = ist__group_use(group, "group_evict", &g, err);
 
 	if (rc)
 		return rc;
+	x.g = g;
 	if (!why || !why->code || rank >= g->size || rank == g->rank) {
 		rc = ist__fail(err, IST_INVALID_ARGUMENT, "group_evict", "rank %u evicts rank %u of %u, or there is no reason", g->rank, rank, g->size);
 	} else {
-		ist_error_init(&e);
-		ist__fail(&e, why->code, "group_evict", "rank %u (%s pid %llu) is given up: %s", rank, g->members[rank].card.host,
+		ist_error_init(&x.err);
+		ist__fail(&x.err, why->code, "group_evict", "rank %u (%s pid %llu) is given up: %s", rank, g->members[rank].card.host,
 			(unsigned long long)g->members[rank].card.pid, why->detail);
-		ist__fail_rank(&e, rank);
-		ist__fail_per_rank(&e, rank, why->code);
-		ist__mesh_lost(g, rank, &e, true);
+		ist__fail_rank(&x.err, rank);
+		ist__fail_per_rank(&x.err, rank, why->code);
+		ist__loop_run(g->loop, evict_here, &x);
 	}
 	ist__group_unref(g);
 	return rc;
