@@ -182,6 +182,25 @@ gone_error(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
+static void
+own_claim(struct ist__form *f, struct ist__claim *c)
+{
+	*c = (struct ist__claim){ .card = f->card, .rank = f->args.rank, .size = f->args.size, .transport = f->ep->transport,
+		.mem = f->ep->mem, .device = f->ep->device, .bucket_bytes = f->args.bucket_bytes };
+	snprintf(c->backend, sizeof(c->backend), "%s", f->backend);
+}
+
+/* Rank 0 lets members in as soon as it listens: before it waits, or who is there already would wait as well. */
+static void
+open_the_door(struct ist__form *f)
+{
+	if (f->args.rank != 0 || !f->listening || f->expecting)
+		return;
+	own_claim(f, &f->claims[0]);
+	f->expecting = true;
+	ist__ep_expect(f->ep, &f->expect);
+}
+
 /* One round of waiting for others: whatever is due, then one event. */
 static ist_err
 round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
@@ -195,8 +214,10 @@ round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
 		e = listen_now(f, err);
 	if (!e)
 		e = ist__rdv_step(&f->rdv, f->listening ? &f->card : NULL, f->deadline, err);
-	if (!e)
+	if (!e) {
+		open_the_door(f);
 		e = ist__form_wait(f, next < cap ? next : cap, err);
+	}
 	return e;
 }
 
@@ -243,14 +264,6 @@ send_roll(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
-static void
-own_claim(struct ist__form *f, struct ist__claim *c)
-{
-	*c = (struct ist__claim){ .card = f->card, .rank = f->args.rank, .size = f->args.size, .transport = f->ep->transport,
-		.mem = f->ep->mem, .device = f->ep->device, .bucket_bytes = f->args.bucket_bytes };
-	snprintf(c->backend, sizeof(c->backend), "%s", f->backend);
-}
-
 static ist_err
 call_roll(struct ist__form *f, struct ist_error *err)
 {
@@ -271,11 +284,6 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		e = round_of_waiting(f, tell, err);
 		if (!e)
 			e = gone_error(f, err);
-		if (!e && f->listening && !f->expecting) {
-			own_claim(f, &f->claims[0]);
-			f->expecting = true;
-			ist__ep_expect(f->ep, &f->expect);
-		}
 		if (!e)
 			e = refused_error(f, err);
 	}
