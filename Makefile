@@ -12,7 +12,7 @@ ROUNDS ?= 10
 SECONDS_EACH ?= 20
 
 .DEFAULT_GOAL := release
-.PHONY: release dev setup demo test install tidy chaos soak fuzz bench model generate clean
+.PHONY: release dev setup demo test install tidy chaos soak fuzz bench checkpoint model generate clean
 
 setup:
 	@scripts/setup
@@ -60,8 +60,12 @@ bench: release
 	@bench/run $(BENCH)
 	@bench/report
 
-model: release
+checkpoint: release
 	@build/release/bin/isthmus make-checkpoint build/model --layout qwen3-0.6b
+
+# The models beside the code, checked in full (spin): scripts/model says what is expected of each.
+model:
+	@scripts/model
 
 clean:
 	@rm -rf build

@@ -149,22 +149,32 @@ vote_on(struct ist__group *g, const struct ist_error *vote, uint64_t seq, int64_
 	struct ist_blob *have = ist__slab_get(ist__loop_slab(g->loop), room);
 	struct ist__writer w;
 	struct ist_error why;
-	bool holds = false;
+	bool holds = false, told = false;
 	ist_err e;
 
-	if (!have)
-		return ist__fail_memory(err, "decide");
+	ist_error_init(&why);
+	if (!have) {
+		ist__fail_memory(&why, "decide");
+		ist__fail_rank(&why, g->rank);
+		ist__mesh_break(g, &why, true); /* the others wait for our vote */
+		ist__error_copy(err, &why);
+		return why.code;
+	}
 	memset(have, 0, room);
 	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	ist__put_u8(&w, vote ? 1 : 0);
 	if (vote)
 		ist__put_error(&w, vote);
-	ist_error_init(&why);
 	e = w.bad ? ist__fail_memory(&why, "decide") :
 		ist__objects_all_gather(g, IST__VOTE, seq, w.at, w.bytes, deadline, have, (bool *)(have + g->size), &why);
 	ist__writer_fini(&w);
+	if (e == IST_NO_MEMORY)
+		ist__fail_rank(&why, g->rank);
+	if (e) /* they wait; where the group has ended already this says nothing new */
+		ist__mesh_break(g, &why, true);
 	if (!e) {
 		e = outcome_of(g, have, &why);
+		told = e != IST_OK;
 		if (!e) {
 			pthread_mutex_lock(&g->lock);
 			holds = g->frozen < seq; /* otherwise somebody was told that we hold nothing */
@@ -182,7 +192,7 @@ vote_on(struct ist__group *g, const struct ist_error *vote, uint64_t seq, int64_
 	}
 	ist__objects_drop(g, have, g->size);
 	ist__slab_put(ist__loop_slab(g->loop), have);
-	if (!e || why.n_per_rank > 0) { /* decided by votes */
+	if (!e || told) { /* decided by votes: the error of a link may have a list of members as well */
 		if (e)
 			ist__error_copy(err, &why);
 		return e;

@@ -16,6 +16,7 @@
 #include <isthmus.h>
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -239,7 +240,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else {
 		struct peer_frame f;
 
-		fd = accept4(rig->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+		do
+			fd = accept4(rig->listen_fd, NULL, NULL, SOCK_CLOEXEC);
+		while (fd < 0 && errno == EINTR);
 		must(fd >= 0 && peer_answers(fd, &rig->self) && peer_next(fd, &f) && f.type == IST__JOIN);
 		if (how & 2)
 			roll(rig, fd);

@@ -3,6 +3,8 @@
  * fuzz_frames.c - what comes in over a connection: bytes in place of a hello, or, after a good hello, bytes in place of
  * frames, which are put together to messages and read as everything that travels. First byte of the input: which.
  */
+#include "peer.h"
+
 #include "base/bytes.h"
 #include "base/fail.h"
 #include "group/card.h"
@@ -17,8 +19,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 struct rig {
 	struct ist_env *env;
 	struct ist__loop *loop;
@@ -29,13 +29,6 @@ struct rig {
 	pthread_cond_t cond;
 	bool over;
 };
-
-static void
-must(bool ok)
-{
-	if (!ok)
-		abort();
-}
 
 static void
 read_as_everything(const struct ist__msg *m)
@@ -107,33 +100,6 @@ rig_get(void)
 	return &rig;
 }
 
-static void
-put(int fd, const void *addr, size_t n)
-{
-	const uint8_t *at = addr;
-
-	while (n > 0) {
-		ssize_t sent = send(fd, at, n, MSG_NOSIGNAL);
-
-		if (sent <= 0)
-			return; /* it has had enough of us */
-		at += sent;
-		n -= (size_t)sent;
-	}
-}
-
-static void
-say_hello(struct rig *rig, int fd)
-{
-	uint8_t ours[IST__HELLO_BYTES], theirs[IST__HELLO_BYTES], proof[IST__PROOF_BYTES];
-
-	ist__hello_make(&rig->self, ours);
-	put(fd, ours, sizeof(ours));
-	must(recv(fd, theirs, sizeof(theirs), MSG_WAITALL) == sizeof(theirs));
-	ist__hello_prove(&rig->self, IST__INITIATOR, ours, theirs, proof);
-	put(fd, proof, sizeof(proof));
-}
-
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -149,8 +115,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(conn != NULL);
 	ist__conn_attach(conn, &ops, rig);
 	if (data[0] & 1)
-		say_hello(rig, fd[1]);
-	put(fd[1], data + 1, size - 1);
+		(void)peer_dials(fd[1], &rig->self);
+	peer_put(fd[1], data + 1, size - 1);
 	shutdown(fd[1], SHUT_WR);
 	pthread_mutex_lock(&rig->lock);
 	while (!rig->over)
