@@ -18,7 +18,7 @@
  * either. 1 and 2 ask each other, take 0 for lost, and say no; 0 holds, and says yes. The same befalls a member that was
  * stopped for longer than the no-progress limit after it had all votes.
  *
- * PLANT plants an error that the check must find: 1 holds although it has said that it holds nothing, 2 does not tell that it
+ * PLANT plants an error, for trying the check out (3 and 4 need FAULTS=2, and long): 1 holds although it has said that it holds nothing, 2 does not tell that it
  * holds, 3 says no where nobody can be reached, 4 says no where somebody is silent.
  */
 #ifndef FAULTS
