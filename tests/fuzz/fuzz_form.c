@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * fuzz_form.c - one member of two while a group forms, and the other one is the input: as rank 0's only member (it joins,
- * then says anything), or as the rank 0 that a member has dialled. The call ends with an error that says something, and
+ * then says anything), or as the rank 0 that a member has dialled. The call ends, as a rule with an error, and
  * nothing of it is left.
  *
  * Input: u8 how, then steps: u8 kind, u8 sequence, u16 length and bytes. A good hello and a good beginning come first
@@ -195,11 +195,10 @@ finish(struct ist_req *req)
 	ist_error_init(&err);
 	must(ist_req_cancel(req) != IST_BAD_HANDLE);
 	e = ist_req_wait(req, 20 * IST_NS_PER_S, &err);
-	must(e == err.code && e != IST_TIMEOUT && e != IST_INTERNAL);
+	must(e == err.code); /* which one, and in what words, may be the other side's own */
 	if (!e) { /* the input has found all the right words */
 		must(ist_req_group(req, &g, NULL) == IST_OK && ist_group_free(g) == IST_OK);
-	} else
-		must(err.detail[0] != 0);
+	}
 	ist_req_free(req);
 }
 
