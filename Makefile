@@ -4,11 +4,11 @@
 #   make demo     the main job on this machine (MODEL=DIR: your checkpoint, WORLD=mpi: two mpirun jobs)
 #   make test     every test that this machine can run
 #   make bench    measurements beside other libraries, into bench/results and docs/performance.md
+#   make chaos    members die, freeze, lose their network, run out of things: 2,000 schedules, see tests/chaos/main.py
 #   make install  PREFIX=/usr/local, DESTDIR=
 # On Debian and Ubuntu what is missing is installed first (scripts/setup).
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
-ROUNDS ?= 10
 SECONDS_EACH ?= 20
 
 .DEFAULT_GOAL := release
@@ -43,8 +43,10 @@ generate: release
 	@scripts/gen-errors
 	@scripts/gen-symbols
 
+# CHAOS_ROUNDS (2000), CHAOS_SECONDS (no limit), CHAOS_SEED (printed, repeats the run)
 chaos: release
-	@python3 tests/chaos.py build/release/bin/isthmus --rounds $(ROUNDS)
+	@cmake --build build/release -j $(JOBS) --target chaos_worker
+	@python3 tests/chaos/main.py build/release
 
 # The long form of soak_test: minutes. What is left behind would show.
 soak: release

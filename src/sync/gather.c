@@ -252,7 +252,7 @@ build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, int64
 		if (!e)
 			e = make_room(s, t, &mine);
 	}
-	if (e == IST_NO_MEMORY) /* of this member alone, it may be: the others must hear of it, wherever they are */
+	if (e == IST_NO_MEMORY && !s->agree.failed) /* of this member alone, it may be: the others must hear of it, wherever they are */
 		ist__fail_rank(&mine, s->name);
 	if (e && s->agree.failed) { /* they have the same error already, or none of them can be reached */
 		if (err)

@@ -199,7 +199,8 @@ ist__host_borrow(struct ist_chan *chan, struct peer *peer, struct part *part, co
 		}
 		map = map_new(chan, peer, where);
 		if (!map) {
-			ist__host_part_fail(chan, part, IST_NO_MEMORY, peer->rank, errno, "can't map %llu bytes of rank %u",
+			/* this member's fault, not the peer's */
+			ist__host_part_fail(chan, part, IST_NO_MEMORY, chan->rank, errno, "can't map %llu bytes of rank %u",
 				(unsigned long long)where->chunk_bytes, peer->rank);
 			return NULL;
 		}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Members die or freeze at random moments of an update: two sources, three sinks, real processes.
+"""Members die or freeze at random moments of an update by the command line: two sources, three sinks.
 
-    tests/chaos.py PATH/TO/isthmus [--rounds N] [--seconds S] [--seed N] [--only ROUND]
+    tests/chaos/cli_rounds.py PATH/TO/isthmus [--rounds N] [--seconds S] [--seed N] [--only ROUND]
 
 After each round: every survivor has ended in time, with success or an error that names the victim; no destination is torn,
 and under --on-loss fail all survivors agree on old or new; nothing is left in /dev/shm or beside a destination. The seed is

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harm.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const phase_names[PHASES] = { "create", "split", "gather", "update", "free", "idle" };
+
+static struct {
+	struct harm plan;
+	pthread_t thread;
+	bool running;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	enum phase at;
+	bool quit;
+	struct ist_group *group;
+	_Atomic int64_t to_go;   /* allocations until the first that fails; INT64_MAX: never */
+	_Atomic int64_t fails;   /* how many still fail */
+	_Atomic bool told;
+} self = { .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .at = IDLE, .to_go = INT64_MAX };
+
+double
+now_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+void
+say(const char *fmt, ...)
+{
+	char line[8192];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
+	va_end(ap);
+	if (n > (int)sizeof(line) - 2)
+		n = (int)sizeof(line) - 2;
+	line[n++] = '\n';
+	for (int done = 0; done < n;) {
+		ssize_t k = write(1, line + done, (size_t)(n - done));
+
+		if (k <= 0)
+			return; /* nobody listens any more */
+		done += (int)k;
+	}
+}
+
+bool
+harm_parse(struct harm *h, const char *text)
+{
+	char phase[16];
+	long long us;
+	unsigned arg;
+
+	memset(h, 0, sizeof(*h));
+	if (!*text)
+		return true;
+	if (sscanf(text, "%15[a-z]:%15[a-z]:%lld:%u", h->kind, phase, &us, &arg) != 4)
+		return false;
+	h->after_us = us;
+	h->arg = arg;
+	for (h->phase = CREATE; h->phase < IDLE; h->phase++)
+		if (!strcmp(phase, phase_names[h->phase]))
+			return true;
+	return false;
+}
+
+/* Lock held, and kept: the phase told is the phase hit. */
+static void
+strike(void)
+{
+	const char *kind = self.plan.kind;
+
+	if (self.at == IDLE) {
+		say("{\"ev\":\"missed\"}");
+		return;
+	}
+	say("{\"ev\":\"hit\",\"phase\":\"%s\",\"t\":%.6f}", phase_names[self.at], now_s());
+	if (!strcmp(kind, "kill"))
+		kill(getpid(), SIGKILL);
+	else if (!strcmp(kind, "exit"))
+		_exit(7);
+	else if (!strcmp(kind, "stop"))
+		kill(getpid(), SIGSTOP);
+	else if (!strcmp(kind, "abort") && self.group)
+		ist_group_abort(self.group, "chaos");
+}
+
+static void *
+harm_main(void *arg)
+{
+	struct timespec t = { .tv_sec = self.plan.after_us / 1000000, .tv_nsec = self.plan.after_us % 1000000 * 1000 };
+
+	(void)arg;
+	pthread_mutex_lock(&self.lock);
+	while (self.at != self.plan.phase && !self.quit)
+		pthread_cond_wait(&self.cond, &self.lock);
+	pthread_mutex_unlock(&self.lock);
+	if (t.tv_sec || t.tv_nsec)
+		nanosleep(&t, NULL);
+	pthread_mutex_lock(&self.lock);
+	strike();
+	pthread_mutex_unlock(&self.lock);
+	return NULL;
+}
+
+bool
+harm_start(const struct harm *h)
+{
+	self.plan = *h;
+	self.running = h->kind[0] && strcmp(h->kind, "alloc") != 0 && pthread_create(&self.thread, NULL, harm_main, NULL) == 0;
+	return self.running || !h->kind[0] || !strcmp(h->kind, "alloc");
+}
+
+void
+harm_phase(enum phase phase)
+{
+	bool alloc = !strcmp(self.plan.kind, "alloc");
+
+	pthread_mutex_lock(&self.lock);
+	self.at = phase;
+	pthread_cond_broadcast(&self.cond);
+	pthread_mutex_unlock(&self.lock);
+	if (alloc && phase == self.plan.phase) {
+		atomic_store(&self.fails, self.plan.arg ? self.plan.arg : INT64_MAX);
+		atomic_store(&self.to_go, self.plan.after_us);
+	} else if (alloc && phase == IDLE)
+		atomic_store(&self.to_go, INT64_MAX);
+}
+
+void
+harm_group(struct ist_group *group)
+{
+	pthread_mutex_lock(&self.lock);
+	self.group = group;
+	pthread_mutex_unlock(&self.lock);
+}
+
+void
+harm_stop(void)
+{
+	pthread_mutex_lock(&self.lock);
+	self.at = IDLE;
+	self.quit = true;
+	pthread_cond_broadcast(&self.cond);
+	pthread_mutex_unlock(&self.lock);
+	if (self.running)
+		pthread_join(self.thread, NULL);
+	self.running = false;
+}
+
+static bool
+must_fail(void)
+{
+	if (atomic_load(&self.to_go) == INT64_MAX || atomic_fetch_sub(&self.to_go, 1) > 0 || atomic_fetch_sub(&self.fails, 1) <= 0)
+		return false;
+	if (!atomic_exchange(&self.told, true))
+		say("{\"ev\":\"hit\",\"phase\":\"%s\",\"t\":%.6f}", phase_names[__atomic_load_n(&self.at, __ATOMIC_RELAXED)], now_s());
+	return true;
+}
+
+void *
+harm_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t numa)
+{
+	void *p = NULL;
+
+	(void)ctx, (void)kind, (void)numa;
+	if (must_fail())
+		return NULL;
+	if (align <= 16)
+		return malloc(bytes ? bytes : 1);
+	return posix_memalign(&p, align, bytes ? bytes : 1) ? NULL : p;
+}
+
+void
+harm_free(void *ctx, void *p)
+{
+	(void)ctx;
+	free(p);
+}

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what is wrong with a round that was played. Pure: it sees what the workers told, what the play saw, and the plan.
+
+A violation is (NAME, text). The names:
+    HANG        a call did not come back in time          DIED       a worker ended that nobody killed
+    UNNAMED     an error names nobody                     WRONG_NAME an error names somebody who has nothing to do with it
+    WRONG_CODE  an error of another kind than the fault   DISAGREE   some have success where others have an error
+    SPOILT      an error where nothing was lost           UNMOVED    success, and the bytes are not there
+    TORN        bytes of no version, not said to be so    LEFT       something was left behind
+    NOT_HEALED  the same processes could not start anew   EARLY_NEW  an error, and yet the new version
+"""
+import plan as plans
+
+LOSS = {"PEER_LOST", "NO_PROGRESS", "TIMEOUT", "PEER_LEFT", "ABORTED"}
+DIRTY = 2
+
+
+class Round:
+    """What is known of one round: members by rank of the world."""
+
+    def __init__(self, plan, members, hit, dead, stopped):
+        self.plan, self.members, self.hit, self.dead, self.stopped = plan, members, hit, dead, stopped
+        self.kind = plans.FAULTS[plan["fault"]]
+        if self.kind == "own" and plan["victim"] in dead:
+            self.kind = "lethal"
+        self.bad = []
+
+    def say(self, name, text):
+        self.bad.append((name, text))
+
+    def world_rank(self, phase, rank):
+        """Errors of a child group count in the child's ranks."""
+        split = self.plan["split"]
+        if phase == "create" or not split:
+            return rank
+        return split[rank] if rank < len(split) else -1
+
+    def done(self, rank, phase):
+        return self.members[rank]["done"].get(phase)
+
+    def failed(self, rank):
+        """The first failure of a member: (phase, what it told)."""
+        for phase in plans.PHASES:
+            d = self.done(rank, phase)
+            if d and d["code"] != "OK":
+                return phase, d
+        return None
+
+    def names(self, rank):
+        f = self.failed(rank)
+        return {self.world_rank(f[0], r) for r in f[1]["ranks"] + f[1]["per"]} if f else set()
+
+    def culprits(self, observer):
+        if self.kind in ("cut", "lossy"):
+            far = set(self.plan["far"])
+            return set(range(self.plan["world"])) - far if observer in far else far
+        if self.plan["fault"] == "FULL": # whoever writes there
+            dests = self.plan["dests"]
+            return {r for r, d in enumerate(dests) if d == dests[self.plan["victim"]]}
+        return {self.plan["victim"]}
+
+    def gave_up_before(self, rank, observer):
+        """In an earlier phase, or sooner while a group was forming: to the observer it is lost too, then."""
+        a, b = self.failed(rank), self.failed(observer)
+        if not a or not b:
+            return False
+        order = plans.PHASES.index
+        return order(a[0]) < order(b[0]) or (a[0] == b[0] and a[0] in ("create", "split") and a[1]["t"] <= b[1]["t"])
+
+    def explained(self, observer, named, seen=()):
+        """The one to blame, or one who gave up because of the one to blame."""
+        if named in self.culprits(observer):
+            return True
+        if named == observer or named in seen or not 0 <= named < self.plan["world"] or not self.gave_up_before(named, observer):
+            return False
+        return any(self.explained(named, n, (*seen, named)) for n in self.names(named))
+
+    def judged(self):
+        """Those whose story counts: not the dead, nor the one who has run out of something itself."""
+        own = {self.plan["victim"]} if self.kind in ("own", "abort") or self.stopped else set()
+        return [r for r in range(self.plan["world"]) if r not in self.dead and r not in own]
+
+    def alive(self):
+        return [r for r in range(self.plan["world"]) if r not in self.dead]
+
+    # ---- errors ----
+
+    def check_error(self, rank, phase, d):
+        names = sorted({self.world_rank(phase, r) for r in d["ranks"] + d["per"]})
+        where = f"rank {rank}, {phase}: {d['code']} {names}: {d['detail']}"
+        if not d["same"]:
+            self.say("WRONG_CODE", f"{where}: returned another code than the error holds")
+        if self.kind == "harmless" or self.hit is None or (self.kind == "store" and self.hit != "create"):
+            self.say("SPOILT", where)
+            return
+        if self.kind == "store":
+            return
+        if self.kind in ("lethal", "cut", "lossy", "abort") and d["code"] not in LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()):
+            self.say("WRONG_CODE", where)
+        if self.kind == "lethal" and d["code"] == "TIMEOUT" and phase not in ("create", "split"):
+            self.say("WRONG_CODE", f"{where}: a loss is noticed before the deadline")
+        if not names:
+            if d["code"] != "EVICTED":
+                self.say("UNNAMED", where)
+        elif d["code"] == "TIMEOUT" or d["code"] == "EVICTED":
+            if d["code"] == "TIMEOUT" and not any(self.explained(rank, n) for n in names):
+                self.say("WRONG_NAME", where)
+        elif not all(self.explained(rank, n) for n in names):
+            self.say("WRONG_NAME", where)
+
+    # ---- agreement ----
+
+    def check_agreement(self, phase):
+        told = {r: self.done(r, phase) for r in self.alive() if self.done(r, phase)}
+        good = {r for r, d in told.items() if d["code"] == "OK"}
+        bad = set(told) - good
+        if not good or not bad:
+            return
+        victim, split = self.plan["victim"], self.plan["split"]
+        root = 0 if phase == "create" or not split else split[0]
+        if self.hit is None or self.kind == "harmless":
+            return # told as SPOILT
+        if phase in ("create", "split"):
+            if (self.kind in ("lethal", "own") and victim == root) or self.kind in ("cut", "lossy", "store"):
+                return # rank 0 was lost while it gave its word
+            bad -= {victim}
+            if not bad:
+                return
+        if phase == "gather":
+            return # its last exchange may be whole for some and not for others; nothing was moved yet
+        if phase == "update" and (self.kind in ("cut", "lossy") and self.plan["on_loss"] == "continue"):
+            return # each half goes on by itself
+        if phase == "update":
+            bad = {r for r in bad if not self.doubts(r)}
+            if (self.stopped or self.kind in ("own", "abort")) and self.plan["on_loss"] == "continue":
+                bad -= {victim} # the others left it behind
+            if not bad:
+                return
+        self.say("DISAGREE", f"{phase}: ranks {sorted(good)} have success, " + "; ".join(f"rank {r} {told[r]['code']}: {told[r]['detail']}" for r in sorted(bad)))
+
+    def doubts(self, rank):
+        s = self.members[rank].get("state")
+        return bool(s) and s["kind"] == DIRTY
+
+    # ---- bytes ----
+
+    def check_bytes(self, rank):
+        plan, m = self.plan, self.members[rank]
+        if plan["roles"][rank] != "sink" or plan["dests"][rank] == "null:":
+            return
+        d, held = self.done(rank, "update"), m["held"]
+        kind = plan["dests"][rank]
+        what = f"rank {rank}, {kind}: version {held}"
+        if rank in self.dead:
+            if kind in ("dir", "shm") and held not in (plans.OLD, plans.NEW):
+                self.say("TORN", f"{what} where a killed one was to write")
+        elif d and d["code"] == "OK":
+            if held != plans.NEW:
+                self.say("UNMOVED", f"{what} after success")
+        elif kind == "keep":
+            if held == 0 and d and not self.doubts(rank):
+                self.say("TORN", f"{what}, and its state is not DIRTY")
+        elif held == plans.NEW and not self.doubts(rank):
+            self.say("EARLY_NEW", f"{what} after {d['code'] if d else 'no update'}")
+        elif held not in (plans.OLD, plans.NEW) and not (kind == "mem:" and held == -1):
+            self.say("TORN", f"{what} after {d['code'] if d else 'no update'}")
+
+    # ---- all ----
+
+    def check_continue(self):
+        """One that dies in an update with on_loss continue is left behind, and told of."""
+        plan = self.plan
+        ranks = plan["split"] or list(range(plan["world"]))
+        left = [r for r in ranks if r != plan["victim"]]
+        roles = {plan["roles"][r] for r in left}
+        if self.kind != "lethal" or self.hit != "update" or plan["on_loss"] != "continue" or roles != {"source", "sink"} or plan["victim"] not in ranks:
+            return
+        for r in left:
+            d, s = self.done(r, "update"), self.members[r].get("state")
+            if d and d["code"] != "OK":
+                self.say("SPOILT", f"rank {r}: {d['code']} although on_loss is continue: {d['detail']}")
+            elif d and s and s["lost"] and {self.world_rank("update", x) for x in s["lost"]} != {plan["victim"]}:
+                self.say("WRONG_NAME", f"rank {r} went on and says that {s['lost']} of its group are lost")
+
+    def check(self):
+        for rank in self.judged():
+            f = self.failed(rank)
+            if f:
+                self.check_error(rank, *f)
+        for phase in plans.PHASES[:4]:
+            self.check_agreement(phase)
+        for rank in range(self.plan["world"]):
+            self.check_bytes(rank)
+        self.check_continue()
+        return self.bad
+
+
+def healed(order, done, held):
+    """The round after: everybody has success, every destination the newest version. order: workers by new rank."""
+    bad = []
+    for rank, who in enumerate(order):
+        for phase, d in done[rank].items():
+            if d["code"] != "OK":
+                bad.append(("NOT_HEALED", f"{who} as rank {rank}, {phase}: {d['code']} {d['ranks']}: {d['detail']}"))
+        if "update" not in done[rank] and not any(d["code"] != "OK" for d in done[rank].values()):
+            bad.append(("NOT_HEALED", f"{who} as rank {rank} made no update"))
+        if held[rank] not in (plans.HEALED, None):
+            bad.append(("NOT_HEALED", f"{who} as rank {rank}: version {held[rank]} at its destination"))
+    return bad

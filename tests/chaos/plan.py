@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in schedule NUMBER of SEED: who is in it, which fault strikes whom, in which phase, how far into it. A plan
+follows from the two numbers alone; how many microseconds a part of a phase is depends on the machine."""
+import random
+
+PHASES = ["create", "split", "gather", "update", "free"]
+
+# self: the worker does it to itself, to the microsecond; else the play does, from outside.
+FAULTS = {
+    "KILL": "lethal",     # SIGKILL
+    "EXIT": "lethal",     # _exit in the middle of a call
+    "STOP": "lethal",     # SIGSTOP, woken when the others are through
+    "BLINK": "harmless",  # SIGSTOP for less than the no-progress limit
+    "SLOW": "harmless",   # stopped half of the time; as a sink also slow to take what comes
+    "ABORT": "abort",     # by the user, in another thread
+    "CUT": "cut",         # all that goes between two hosts is dropped
+    "HALF": "cut",        # what goes one way is dropped
+    "LOSS": "lossy",      # some per cent of the frames are dropped, both ways
+    "RATE": "harmless",   # the cable becomes slow
+    "DELAY": "harmless",  # connections arrive late and out of order, chunks are held up
+    "STORE": "store",     # the meeting place dies; every other time it comes back
+    "MEMCG": "own",       # memory limit of a control group: an error, or the kernel's SIGKILL
+    "SPACE": "own",       # RLIMIT_AS: no more address space
+    "ALLOC": "own",       # the allocator says no, once, a few times, or from now on
+    "FILES": "own",       # RLIMIT_NOFILE: no more descriptors
+    "FULL": "own",        # the destination, or /dev/shm, is full
+}
+SELF = {"KILL": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc"}
+CABLE = {"CUT", "HALF", "LOSS", "RATE"}
+LIMITS = {"SPACE", "FILES"}
+NEVER = {("ABORT", "create"): "there is no group to abort yet"}
+TIMEOUT_S, NO_PROGRESS_S = 5.0, 1.0
+OLD, NEW, HEALED = 1, 2, 3
+NEEDS = {**{f: "cable" for f in CABLE}, "MEMCG": "cgroup", "SPACE": "plain"}
+
+
+def cells(faults):
+    return [(f, p) for f in faults for p in PHASES if (f, p) not in NEVER]
+
+
+def cell_of(seed, number, faults):
+    """All cells come equally often: one deck after the other, each in an order of its own."""
+    deck = cells(faults)
+    n, k = divmod(number - 1, len(deck))
+    random.Random(f"{seed}/deck/{n}").shuffle(deck)
+    return deck[k]
+
+
+def roles_of(rng, plan):
+    world = plan["world"]
+    sources = rng.randint(1, max(1, world // 2))
+    plan["roles"] = ["source"] * sources + ["sink"] * (world - sources)
+    rng.shuffle(plan["roles"])
+    kinds = rng.choices(["dir", "shm", "mem:", "keep", "null:"], [4, 2, 2, 2, 1], k=world)
+    plan["dests"] = [k if r == "sink" else "" for k, r in zip(kinds, plan["roles"])]
+
+
+def split_of(rng, plan):
+    """The list of the child group, or none: then the parent itself is used. Maybe somebody stays out."""
+    world = plan["world"]
+    ranks = rng.sample(range(world), world)
+    if plan["phase"] != "split" and rng.random() < 0.3:
+        return []
+    if world > 3 and rng.random() < 0.35:
+        for r in ranks:
+            rest = [plan["roles"][x] for x in ranks if x != r]
+            if r != plan["victim"] and "source" in rest and "sink" in rest:
+                ranks.remove(r)
+                break
+    return ranks
+
+
+def strength_of(rng, plan):
+    fault = plan["fault"]
+    if fault == "ALLOC":
+        plan["nth"], plan["row"] = int(rng.choice([3, 20, 120]) * rng.random()), rng.choice([1, 1, 1, 2, 5, 0])
+    elif fault == "FILES":
+        plan["room"] = rng.randint(0, 12)
+    elif fault == "SPACE":
+        plan["room"] = int(2 ** rng.uniform(12, 23))
+    elif fault == "MEMCG":
+        plan["room"] = int(2 ** rng.uniform(14, 22))
+    elif fault == "LOSS":
+        plan["chance"] = rng.choice([0.005, 0.02, 0.05])
+    elif fault == "RATE":
+        plan["mbit"] = rng.choice([16, 40, 100])
+    elif fault == "HALF":
+        plan["way"] = rng.choice(["ingress", "egress"])
+    elif fault == "FULL":
+        plan["leave"] = rng.choice([0, 0, 4096, 100000, 1 << 20])
+    elif fault == "STORE":
+        plan["back"] = rng.random() < 0.5
+
+
+def make(seed, number, faults=tuple(FAULTS), fault=None, phase=None):
+    rng = random.Random(f"{seed}/{number}")
+    f, p = cell_of(seed, number, list(faults))
+    plan = {"seed": seed, "number": number, "fault": fault or f, "phase": phase or p, "world": rng.choice([3, 4, 4, 5]), "lie": "", "liar": None}
+    world = plan["world"]
+    roles_of(rng, plan)
+    plan["victim"] = rng.randrange(world)
+    if plan["fault"] == "FULL":
+        plan["victim"] = rng.choice([r for r in range(world) if plan["roles"][r] == "sink"])
+        plan["dests"][plan["victim"]] = rng.choice(["dir", "shm"])
+    plan["split"] = split_of(rng, plan)
+    two = plan["fault"] in CABLE or (plan["fault"] != "DELAY" and rng.random() < 0.15)
+    plan["far"] = rng.sample(range(world), rng.randint(1, world - 1)) if two else []
+    plan["two"] = two
+    plan["transport"] = "auto" if two else rng.choice(["shm", "tcp", "auto"])
+    plan["store"] = plan["fault"] in ("STORE", "DELAY") or two or rng.random() < 0.6
+    plan["on_loss"] = rng.choice(["fail", "fail", "continue"])
+    plan["bucket_kb"] = rng.choice([64, 256, 1024])
+    plan["kb"] = rng.choice([64, 512, 1024, 2048]) if plan["fault"] != "RATE" else 512
+    plan["moment"] = 0.0 if rng.random() < 0.25 else rng.uniform(0, 1.05)
+    plan["again"] = rng.random() < 0.5  # a killed one is replaced when the others start anew
+    plan["slow_us"] = rng.choice([0, 3000, 20000]) if plan["fault"] == "SLOW" else 0
+    strength_of(rng, plan)
+    return plan
+
+
+def text(plan):
+    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back") if k in plan)
+    split = ",".join(map(str, plan["split"])) or "none"
+    return (f"{plan['fault']} rank {plan['victim']} in {plan['phase']} at {plan['moment']:.2f} {extra} | world {plan['world']} "
+            f"{' '.join(r + (':' + d if d else '') for r, d in zip(plan['roles'], plan['dests']))} | split {split} | {plan['transport']}"
+            f"{' far ' + ','.join(map(str, plan['far'])) if plan['two'] else ''} | store {'own' if plan['store'] else 'rank 0'} | on_loss {plan['on_loss']} "
+            f"| bucket {plan['bucket_kb']} KiB of {plan['kb']} KiB tensors{' | again' if plan['again'] else ''}{' | lie ' + plan['lie'] if plan['lie'] else ''}")

@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plays one schedule: makes the ground, starts the workers, lets the fault strike, waits for all, lets the same processes start
+anew, ends them, looks for what is left. Run in a process of its own, since it moves into other namespaces."""
+import json
+import os
+import random
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import time
+
+import contents
+import ground
+import judge
+import plan as plans
+import relay
+
+SLACK_S = 8      # beyond a call's own deadline; a guard, not a measurement
+BLINK_S = 0.35
+STROKE_S = 0.02  # SLOW: stopped, running, each so long
+STORE_PORT, VIA_STORE = 6000, 6001
+
+
+class Hang(Exception):
+    pass
+
+
+class Worker:
+    def __init__(self, play, name, far):
+        self.name, self.far = name, far
+        self.err = open(os.path.join(play.folder, f"{name}.log"), "w+", encoding="utf-8", errors="replace")
+        net = play.ground.net_of(far)
+        words = [f"transport={play.plan['transport']}", "insecure=1", *play.endpoint_words(name)]
+        if net is not None:
+            ground.enter_net(net)
+        self.process = subprocess.Popen([play.worker, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.err, env=play.env)
+        if net is not None:
+            ground.enter_net(play.ground.cable.near)
+        os.set_blocking(self.process.stdout.fileno(), False)
+        self.text = b""
+        self.up = self.idle = self.stopped = False
+        self.phase, self.since, self.end, self.status = "", time.monotonic(), None, None
+        self.done, self.state = {}, None
+        self.limits = {}
+
+    def send(self, line):
+        try:
+            self.process.stdin.write(line.encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass
+
+    def begin(self, line):
+        self.idle, self.done, self.state, self.phase, self.since = False, {}, None, "create", time.monotonic()
+        self.send(line)
+
+    def kill(self, how):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+
+    def limit(self, what, value):
+        old = resource.prlimit(self.process.pid, what)
+        self.limits.setdefault(what, old)
+        resource.prlimit(self.process.pid, what, (min(value, old[1]) if old[1] != resource.RLIM_INFINITY else value, old[1]))
+
+    def unlimit(self):
+        for what, old in self.limits.items():
+            resource.prlimit(self.process.pid, what, old)
+        self.limits = {}
+
+    def log(self, n=60):
+        self.err.seek(0)
+        return "".join(self.err.readlines()[-n:])
+
+
+class Play:
+    def __init__(self, plan, tool, worker, folder, scale, instrumented):
+        self.plan, self.tool, self.worker, self.folder, self.scale = plan, tool, worker, folder, scale
+        self.slack = SLACK_S * (2 if instrumented else 1)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("ISTHMUS_", "SLURM_", "OMPI_", "PMI_", "RANK", "WORLD", "MASTER_"))}
+        self.rng = random.Random(f"{plan['seed']}/{plan['number']}/play")
+        self.sel = selectors.DefaultSelector()
+        self.timers, self.bad = [], []
+        self.hit = self.hit_at = None
+        self.store = self.relay = self.limit = None
+        self.workers, self.told, self.times = [], [], {}
+        self.host_at = ground.NEAR if plan["two"] else "127.0.0.1"
+
+    # ---- beginning ----
+
+    def endpoint_words(self, name):
+        if self.plan["fault"] != "DELAY":
+            return []
+        i = int(name[1:].split("x")[0])
+        return [f"bind=127.0.0.1:{7000 + i}", f"advertise=127.0.0.1:{8000 + i}"]
+
+    def at(self):
+        return f"tcp://{self.host_at}:{VIA_STORE if self.plan['fault'] == 'DELAY' else STORE_PORT}"
+
+    def start_store(self):
+        self.store = subprocess.Popen([self.tool, "store", "--bind", f"{self.host_at}:{STORE_PORT}", "--insecure", "-q"], stdout=subprocess.PIPE,
+                                      stderr=subprocess.DEVNULL, env=self.env)
+        if not self.store.stdout.readline():
+            raise Hang("the store did not start")
+
+    def start(self):
+        plan = self.plan
+        self.ground = ground.Ground(self.folder, plan["two"], 64 << 20, 64 << 20)
+        self.to = self.ground.folder
+        if plan["fault"] == "DELAY":
+            self.relay = relay.start([(("127.0.0.1", VIA_STORE), ("127.0.0.1", STORE_PORT))] +
+                                     [(("127.0.0.1", 8000 + i), ("127.0.0.1", 7000 + i)) for i in range(plan["world"])], plan["seed"])
+        if plan["fault"] == "MEMCG":
+            self.limit = ground.Limit(f"isthmus-chaos-{os.getpid()}")
+        if plan["store"]:
+            self.start_store()
+        for r in range(plan["world"]):
+            self.make_old(r)
+            self.add(Worker(self, f"w{r}", r in plan["far"]))
+        self.wait(lambda: all(w.up for w in self.workers), "to start")
+
+    def add(self, w):
+        self.workers.append(w)
+        self.sel.register(w.process.stdout, selectors.EVENT_READ, w)
+
+    def dest(self, rank):
+        kind = self.plan["dests"][rank]
+        return {"dir": os.path.join(self.to, f"d{rank}"), "shm": f"shm:d{rank}"}.get(kind, kind)
+
+    def file_of(self, dest):
+        return "/dev/shm/" + dest[4:] if dest.startswith("shm:") else dest if dest.startswith("/") else None
+
+    def make_old(self, rank):
+        file = self.file_of(self.dest(rank))
+        if file and file.startswith("/dev/shm"):
+            contents.write(file, plans.OLD, self.plan["kb"])
+            os.chmod(file, 0o600)
+        elif file:
+            os.mkdir(file)
+            contents.write(os.path.join(file, "model.safetensors"), plans.OLD, self.plan["kb"])
+
+    # ---- events ----
+
+    def later(self, seconds, what):
+        self.timers.append((time.monotonic() + seconds, what))
+
+    def on_line(self, w, line):
+        e = json.loads(line)
+        kind = e["ev"]
+        if kind == "up":
+            w.up = True
+        elif kind == "at":
+            w.phase, w.since = e["phase"], time.monotonic()
+        elif kind == "done":
+            w.done[e["phase"]] = e
+            if e["code"] == "OK" and w is not self.victim():
+                self.times.setdefault(e["phase"], []).append(e["ms"])
+        elif kind == "state":
+            w.state = e
+        elif kind == "idle":
+            w.idle = True
+        elif kind == "hold":
+            self.on_hold(w)
+        elif kind == "hit":
+            self.on_hit(w, e)
+        elif kind == "end":
+            w.end = e
+
+    def victim(self):
+        return self.workers[self.plan["victim"]] if self.workers else None
+
+    def on_hit(self, w, e):
+        if self.hit is None:
+            self.hit, self.hit_at = e["phase"], e["t"]
+        if self.plan["fault"] in ("STOP", "BLINK"):
+            w.stopped = True
+        if self.plan["fault"] == "BLINK":
+            self.later(BLINK_S, lambda: self.wake(w))
+
+    def wake(self, w):
+        w.stopped, w.since = False, time.monotonic()
+        w.kill(signal.SIGCONT)
+
+    def read(self, w):
+        try:
+            data = os.read(w.process.stdout.fileno(), 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self.sel.unregister(w.process.stdout)
+            w.status = w.process.wait()
+            w.idle = True
+            return
+        *lines, w.text = (w.text + data).split(b"\n")
+        for line in lines:
+            self.on_line(w, line)
+
+    def turn(self):
+        now = time.monotonic()
+        for t in [t for t in self.timers if t[0] <= now]:
+            self.timers.remove(t)
+            t[1]()
+        soon = min([t[0] for t in self.timers], default=now + 0.1) - time.monotonic()
+        for key, _ in self.sel.select(max(0.0, min(0.1, soon))):
+            self.read(key.data)
+
+    def wait(self, done, what, bound=None):
+        bound = bound or plans.TIMEOUT_S + 1 + self.slack
+        end = time.monotonic() + 6 * bound
+        while not done():
+            self.turn()
+            for w in self.workers:
+                if not w.idle and not w.stopped and time.monotonic() - w.since > bound:
+                    raise Hang(f"{w.name} is in {w.phase or 'its beginning'} for {time.monotonic() - w.since:.1f} s, waiting {what}\n{stacks(w)}")
+            if time.monotonic() > end:
+                raise Hang(f"waiting {what}")
+
+    # ---- the fault, from outside ----
+
+    def on_hold(self, w):
+        m = self.plan["moment"]
+        if m == 0:
+            self.strike(w)
+            w.send("go")
+        else:
+            w.send("go")
+            self.later(m * self.scale[self.plan["phase"]] / 1e3, lambda: self.strike(w))
+
+    def strike(self, w):
+        plan, fault = self.plan, self.plan["fault"]
+        while self.hit is None and any(key.data is w for key, _ in self.sel.select(0)):
+            self.read(w) # where it is now
+            if w.idle:
+                break
+        if w.idle or w.status is not None:
+            return
+        getattr(self, "do_" + fault.lower())(w)
+        self.hit, self.hit_at = (plan["phase"] if plan["moment"] == 0 else w.phase), time.monotonic()
+
+    def do_cut(self, _):
+        self.ground.cable.cut()
+
+    def do_half(self, _):
+        self.ground.cable.half(self.plan["way"])
+
+    def do_loss(self, _):
+        self.ground.cable.lose(self.plan["chance"])
+
+    def do_rate(self, _):
+        self.ground.cable.slow(self.plan["mbit"])
+
+    def do_delay(self, _):
+        os.kill(self.relay, signal.SIGUSR1)
+
+    def do_store(self, _):
+        self.store.kill()
+        self.store.wait()
+        if self.plan["back"]:
+            self.later(0.03, self.start_store)
+
+    def do_memcg(self, w):
+        self.limit.take(w.process.pid, self.plan["room"])
+
+    def do_space(self, w):
+        with open(f"/proc/{w.process.pid}/statm", encoding="ascii") as f:
+            w.limit(resource.RLIMIT_AS, int(f.read().split()[0]) * resource.getpagesize() + self.plan["room"])
+
+    def do_files(self, w):
+        used = [int(n) for n in os.listdir(f"/proc/{w.process.pid}/fd")]
+        w.limit(resource.RLIMIT_NOFILE, len(used) + self.plan["room"])
+
+    def do_full(self, w):
+        self.ground.fill("/dev/shm" if self.plan["dests"][self.plan["victim"]] == "shm" else self.to, self.plan["leave"])
+
+    def do_slow(self, w):
+        def stop():
+            if w.idle:
+                return
+            w.kill(signal.SIGSTOP)
+            self.later(STROKE_S, run)
+
+        def run():
+            w.kill(signal.SIGCONT)
+            self.later(STROKE_S, stop)
+        stop()
+
+    # ---- rounds ----
+
+    def words(self, rank, world, group, role, dest, version, old):
+        plan = self.plan
+        return [f"rank={rank}", f"world={world}", f"at={self.at()}", f"group={group}", f"timeout={plans.TIMEOUT_S}", f"noprog={plans.NO_PROGRESS_S}", f"role={role}",
+                f"dest={dest}", f"version={version}", f"old={old}", f"on_loss={plan['on_loss']}", f"bucket_kb={plan['bucket_kb']}", f"kb={plan['kb']}",
+                f"folder={self.to}", "host=" + ("no" if plan["store"] else "")]
+
+    def struck_round(self):
+        plan = self.plan
+        us = int(plan["moment"] * self.scale[plan["phase"]] * 1000)
+        for r, w in enumerate(self.workers):
+            words = self.words(r, plan["world"], f"g{plan['number']}", plan["roles"][r], self.dest(r), plans.NEW, plans.OLD)
+            words.append("split=" + ",".join(map(str, plan["split"])))
+            if r == plan["victim"]:
+                words.append(f"slow_us={plan['slow_us']}")
+                if plan["fault"] in SELF:
+                    words.append(f"harm={SELF[plan['fault']]}:{plan['phase']}:{plan['nth'] if 'nth' in plan else us}:{plan.get('row', 0)}")
+                elif plan["fault"] in plans.FAULTS:
+                    words.append(f"hold={plan['phase']}")
+            if r == plan["liar"]:
+                words.append(f"lie={plan['lie']}")
+            w.begin(" ".join(words))
+        self.wait(lambda: all(w.idle or w.stopped for w in self.workers) and (plan["fault"] != "BLINK" or all(w.idle for w in self.workers)), "for the others")
+        stopped = [w for w in self.workers if w.stopped]
+        for w in stopped:
+            self.wake(w)
+        self.wait(lambda: all(w.idle for w in self.workers), "for the one that slept")
+        dead = {r for r, w in enumerate(self.workers) if w.status is not None}
+        for r in dead:
+            self.check_death(r)
+        self.told = [self.tell(w) for w in self.workers]
+        members = [{"done": w.done, "state": w.state, "held": self.held(r, w)} for r, w in enumerate(self.workers)]
+        self.bad += judge.Round(plan, members, self.hit, dead, bool(stopped) and plan["fault"] == "STOP").check()
+        return dead
+
+    def held(self, rank, w):
+        file = self.file_of(self.dest(rank))
+        if file:
+            return contents.version_of(file, [plans.OLD, plans.NEW], self.plan["kb"])
+        return w.state["held"] if w.state else plans.OLD
+
+    def check_death(self, rank):
+        fault, status = self.plan["fault"], self.workers[rank].status
+        wanted = {"KILL": -9, "EXIT": 7, "MEMCG": -9}.get(fault)
+        if rank != self.plan["victim"] or status != wanted:
+            self.bad.append(("DIED", f"rank {rank} ended with status {status}\n{self.workers[rank].log(15)}"))
+
+    def repair(self):
+        self.timers = []
+        if self.plan["fault"] == "SLOW":
+            self.victim().kill(signal.SIGCONT)
+        if self.ground.cable:
+            self.ground.cable.mend()
+        for w in self.workers:
+            if w.status is None:
+                w.unlimit()
+        if self.limit and self.victim().status is None:
+            self.limit.write(self.limit.knob, str(1 << 40))
+        for where in ("/dev/shm", self.to):
+            self.ground.empty(where)
+        if self.relay:
+            os.kill(self.relay, signal.SIGUSR2)
+        if self.store and self.store.poll() is not None:
+            self.start_store()
+
+    def heal(self, dead):
+        """The same processes form a group and finish an update that is verified."""
+        plan = self.plan
+        order = [r for r in range(plan["world"]) if r not in dead]
+        if dead and plan["again"]:
+            for r in dead:
+                w = Worker(self, f"w{r}x", r in plan["far"])
+                self.sel.register(w.process.stdout, selectors.EVENT_READ, w)
+                self.workers[r] = w
+                order.append(r)
+            self.wait(lambda: all(w.up for w in self.workers), "for who replaces the dead")
+        if len(order) < 2:
+            return
+        self.rng.shuffle(order)
+        source = next((r for r in order if plan["roles"][r] == "source"), order[0])
+        dests = {r: self.dest(r) if plan["roles"][r] == "sink" else "keep" for r in order if r != source}
+        for r in dead - set(order): # what a killed one left beside its destination goes with the next pull there
+            if self.file_of(self.dest(r)):
+                heir = next((x for x in dests if not self.file_of(dests[x])), next(iter(dests)))
+                dests[heir] = self.dest(r)
+        for rank, r in enumerate(order):
+            role = "source" if r == source else "sink"
+            self.workers[r].begin(" ".join(self.words(rank, len(order), f"h{plan['number']}", role, dests.get(r, ""), plans.HEALED, plans.OLD)))
+        self.wait(lambda: all(self.workers[r].idle for r in order), "to start anew")
+        held = []
+        for r in order:
+            file = self.file_of(dests.get(r, ""))
+            state = self.workers[r].state
+            known = contents.version_of(file, [plans.HEALED], plan["kb"]) if file else state["held"] if state and r != source else None
+            held.append(None if dests.get(r) == "null:" else known)
+            if self.workers[r].status is not None:
+                self.bad.append(("DIED", f"{self.workers[r].name} ended with status {self.workers[r].status}\n{self.workers[r].log(15)}"))
+        self.bad += judge.healed([self.workers[r].name for r in order], [self.workers[r].done for r in order], held)
+
+    # ---- the end ----
+
+    def quit(self):
+        for w in self.workers:
+            if w.status is None:
+                w.since, w.idle, w.phase = time.monotonic(), False, "its end"
+                w.send("quit")
+        self.wait(lambda: all(w.status is not None for w in self.workers), "for the end")
+        for w in self.workers:
+            if w.end and (w.end["fds"] > 0 or w.end["threads"] > 0):
+                self.bad.append(("LEFT", f"{w.name}: {w.end['fds']} descriptors and {w.end['threads']} threads\n{w.log(20)}"))
+            if w.end and w.status != 0:
+                self.bad.append(("DIED", f"{w.name} ended with status {w.status}\n{w.log(40)}"))
+
+    def leftovers(self):
+        plan = self.plan
+        wanted = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "dir"}
+        shm = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "shm"}
+        for where, good in ((self.to, wanted), ("/dev/shm", shm)):
+            left = sorted(set(os.listdir(where)) - good)
+            if left:
+                self.bad.append(("LEFT", f"in {'/dev/shm' if where != self.to else 'the folder of destinations'}: {left}"))
+        if self.store:
+            self.store.kill()
+            self.store.wait()
+        if self.relay:
+            os.kill(self.relay, signal.SIGKILL)
+            os.waitpid(self.relay, 0)
+        left = self.ground.sockets()
+        if left:
+            self.bad.append(("LEFT", f"sockets: {left}"))
+
+    def run(self):
+        try:
+            self.start()
+            dead = self.struck_round()
+            if not any(b[0] == "HANG" for b in self.bad):
+                self.repair()
+                self.heal(dead)
+                self.quit()
+                self.leftovers()
+        except Hang as hang:
+            self.bad.append(("HANG", str(hang)))
+        finally:
+            self.end()
+        return {"number": self.plan["number"], "fault": self.plan["fault"], "phase": self.plan["phase"], "hit": self.hit, "bad": self.bad, "times": self.times,
+                "told": self.told or [self.tell(w) for w in self.workers]}
+
+    def end(self):
+        for w in self.workers:
+            w.kill(signal.SIGCONT)
+            w.kill(signal.SIGKILL)
+            w.process.wait()
+        if self.store and self.store.poll() is None:
+            self.store.kill()
+            self.store.wait()
+        if self.limit:
+            self.limit.close()
+
+    @staticmethod
+    def tell(w):
+        return f"{w.name}: " + ", ".join(f"{p} {d['code']}{d['ranks'] or ''} {d['ms']:.0f} ms" for p, d in w.done.items())
+
+
+SELF = plans.SELF
+
+
+def stacks(w):
+    """Where a process that hangs stands."""
+    if shutil.which("gdb"):
+        done = subprocess.run(["gdb", "-p", str(w.process.pid), "-batch", "-ex", "thread apply all bt 14"], capture_output=True, text=True, check=False, timeout=60)
+        keep = [line for line in done.stdout.splitlines() if line.startswith(("#", "Thread"))]
+        return "\n".join(keep) + "\n" + w.log(20)
+    return w.log(40)
