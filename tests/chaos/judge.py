@@ -48,10 +48,12 @@ class Round:
 
     def names(self, rank):
         f = self.failed(rank)
-        return {self.world_rank(f[0], r) for r in f[1]["ranks"] + f[1]["per"]} if f else set()
+        return {self.world_rank(f[0], r) for r in f[1]["ranks"] or f[1]["per"]} if f else set()
 
     def culprits(self, observer):
-        if self.kind in ("cut", "lossy"):
+        if self.kind == "lossy" or self.plan["fault"] == "HALF": # either end of a bad way; who sees it first may still tell all
+            return set(range(self.plan["world"])) - {observer}
+        if self.kind == "cut":
             far = set(self.plan["far"])
             return set(range(self.plan["world"])) - far if observer in far else far
         if self.plan["fault"] == "FULL": # whoever writes there
@@ -86,7 +88,7 @@ class Round:
     # ---- errors ----
 
     def check_error(self, rank, phase, d):
-        names = sorted({self.world_rank(phase, r) for r in d["ranks"] + d["per"]})
+        names = sorted({self.world_rank(phase, r) for r in d["ranks"] or d["per"]})
         where = f"rank {rank}, {phase}: {d['code']} {names}: {d['detail']}"
         if not d["same"]:
             self.say("WRONG_CODE", f"{where}: returned another code than the error holds")
@@ -95,7 +97,8 @@ class Round:
             return
         if self.kind == "store":
             return
-        if self.kind in ("lethal", "cut", "lossy", "abort") and d["code"] not in LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()):
+        codes = LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()) | ({"IO"} if phase in ("create", "split") else set()) # IO: refused
+        if self.kind in ("lethal", "cut", "lossy", "abort") and d["code"] not in codes:
             self.say("WRONG_CODE", where)
         if self.kind == "lethal" and d["code"] == "TIMEOUT" and phase not in ("create", "split"):
             self.say("WRONG_CODE", f"{where}: a loss is noticed before the deadline")
@@ -103,7 +106,8 @@ class Round:
             if d["code"] != "EVICTED":
                 self.say("UNNAMED", where)
         elif d["code"] == "TIMEOUT" or d["code"] == "EVICTED":
-            if d["code"] == "TIMEOUT" and not any(self.explained(rank, n) for n in names):
+            meets_far = self.kind in ("cut", "lossy") and phase == "create" # who can't reach the meeting place is missing for all
+            if d["code"] == "TIMEOUT" and not meets_far and not any(self.explained(rank, n) for n in names):
                 self.say("WRONG_NAME", where)
         elif not all(self.explained(rank, n) for n in names):
             self.say("WRONG_NAME", where)

@@ -90,8 +90,8 @@ def programs(build):
 class Slot:
     def __init__(self, plan, args, work, scale):
         self.plan, self.began = plan, time.monotonic()
-        self.folder = os.path.join(work, str(plan["number"]))
-        os.makedirs(self.folder)
+        os.makedirs(work, exist_ok=True)
+        self.folder = tempfile.mkdtemp(prefix=f"{plan['number']}-", dir=work)
         self.pipe, out = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
