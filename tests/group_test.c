@@ -712,6 +712,45 @@ decides_alike(void **state)
 	ranks_fini(&r);
 }
 
+/* A member that is only silent may hold what the others don't know of: they are in doubt, and say so. */
+static int
+vote_of_the_silent(struct ranks *r, uint32_t rank, void *arg)
+{
+	_Atomic uint32_t *flags = r->shared;
+	uint32_t doubt = 7;
+	struct member m;
+	ist_err e;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "vs", rank, r->n, 30, 1), &m.err);
+	CHECK_ERR(IST_OK, ist_decide(m.g, NULL, 0, &doubt, &m.err), &m.err);
+	if (rank == 1)
+		raise(SIGSTOP); /* the parent wakes it at the end */
+	e = ist_decide(m.g, NULL, 0, &doubt, &m.err); /* rank 1 may have the votes of all, and yes */
+	if (rank != 1) {
+		CHECK_ERR(IST_NO_PROGRESS, e, &m.err);
+		CHECK(doubt == 2 && m.err.n_ranks == 1 && m.err.ranks[0] == 1);
+	}
+	atomic_fetch_add(&flags[0], 1);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+the_silent_leave_doubt(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 4);
+	ranks_start_all(&r, vote_of_the_silent, NULL);
+	ranks_await((_Atomic uint32_t *)r.shared, 3);
+	kill(r.pid[1], SIGCONT);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
+
 /* A member dies at a random moment of a vote: the survivors end alike. */
 static int
 vote_race(struct ranks *r, uint32_t rank, void *arg)
@@ -854,6 +893,7 @@ main(void)
 		cmocka_unit_test(names_who_left),
 		cmocka_unit_test(aborts_everywhere),
 		cmocka_unit_test(decides_alike),
+		cmocka_unit_test(the_silent_leave_doubt),
 		cmocka_unit_test(decides_alike_when_somebody_dies),
 		cmocka_unit_test(comes_and_goes_without_growth),
 	};

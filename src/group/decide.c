@@ -7,7 +7,7 @@
  *   3. Who failed in 1 is FROZEN: it will never hold by itself. It floods HELD_ASK, which also says that it holds nothing.
  *      Everybody who hears that and holds answers HELD; who does not hold freezes as well and answers HELD_ASK.
  *      HELD from anybody: the outcome is yes. HELD_ASK from all that are left: nobody holds, the outcome is no.
- *      Silence from somebody who is not known to be gone: in doubt.
+ *      Silence from somebody who is not known to be gone, or who was lost for his silence and may live: in doubt.
  *
  * Freezing and holding exclude each other under the group's lock: that is what makes 3 safe. `seq` of the frames is the
  * number of the vote, `from` is who tells of itself.
@@ -72,18 +72,21 @@ ist__decide_take(struct ist__group *g, struct ist__msg *m)
 		freeze(g, m->seq);
 }
 
-/* Lock held. True when somebody is left who has not answered; *alone when all the others have died without an answer. */
+/* Lock held. True when somebody is left who has not answered; *alone when all the others have died without an answer;
+ * *silent when somebody was given up who may live and hold. */
 static bool
-unanswered(struct ist__group *g, uint64_t vote, bool *alone)
+unanswered(struct ist__group *g, uint64_t vote, bool *alone, bool *silent)
 {
 	bool open = false;
 
 	*alone = true;
+	*silent = false;
 	for (uint32_t r = 0; r < g->size; r++) {
 		/* HELD of a member that holds goes out before its LEFT, on every way: who has left without it holds nothing */
 		bool answered = (g->answers_vote == vote && g->answers[r]) || g->gone[r] == IST__GONE_LEFT;
 
-		if (r == g->rank || (g->gone[r] == IST__GONE_LOST && !answered))
+		*silent |= g->gone[r] == IST__GONE_SILENT && !answered;
+		if (r == g->rank || ((g->gone[r] == IST__GONE_LOST || g->gone[r] == IST__GONE_SILENT) && !answered))
 			continue;
 		*alone = false;
 		open |= !answered;
@@ -97,16 +100,16 @@ resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
 {
 	int64_t until = ist__now() + RESOLVE_MS * IST__MS;
 	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
-	bool alone = false, held;
+	bool alone = false, silent = false, held;
 	int rc = 0;
 
 	pthread_mutex_lock(&g->lock);
 	if (g->held < vote)
 		freeze(g, vote);
-	while (g->held < vote && unanswered(g, vote, &alone) && rc != ETIMEDOUT && !g->closed)
+	while (g->held < vote && unanswered(g, vote, &alone, &silent) && rc != ETIMEDOUT && !g->closed)
 		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
 	held = g->held >= vote;
-	*doubt = !held && (alone || unanswered(g, vote, &alone));
+	*doubt = held ? 0 : unanswered(g, vote, &alone, &silent) || alone ? 1 : silent ? 2 : 0;
 	pthread_mutex_unlock(&g->lock);
 	return held;
 }

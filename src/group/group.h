@@ -18,7 +18,8 @@
 
 struct ist__lease;
 
-enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2 };
+/* SILENT is lost too, but may live: frozen, or on the other side of a cut. */
+enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2, IST__GONE_SILENT = 3 };
 
 struct ist__member {
 	struct ist__card card;

@@ -149,7 +149,7 @@ lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool
 	pthread_mutex_lock(&g->lock);
 	news = rank < g->size && rank != g->rank && g->gone[rank] == IST__HERE_STILL;
 	if (news) {
-		g->gone[rank] = IST__GONE_LOST;
+		g->gone[rank] = err->code == IST_NO_PROGRESS ? IST__GONE_SILENT : IST__GONE_LOST;
 		pthread_cond_broadcast(&g->cond);
 		if (flood)
 			flood_error(g, IST__LOST, rank, err, but);

@@ -378,8 +378,9 @@ step_vote(struct way *w)
 	uint32_t doubt = 0;
 	ist_err e = ist_decide(s->group, s->up.failed ? &s->up.why : NULL, ist__left(s->up.deadline), &doubt, w->err);
 
-	w->doubt = e && doubt;
-	/* in doubt nothing more may be tried: the others may have the new version */
+	/* in doubt nothing more may be tried: the others may have the new version. Those that are lost are left behind by
+	 * on_loss continue, whatever they have */
+	w->doubt = e && (doubt == 1 || (doubt == 2 && s->args.on_loss != IST_ON_LOSS_CONTINUE));
 	w->how = e && !w->doubt && !voted_no(w->err) ? IST__END_BROKEN : IST__END_AGREED;
 	return e;
 }
