@@ -341,10 +341,15 @@ on_newcomer(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 }
 
 static ist_err
-lost_member(struct ist__event *ev, uint32_t rank, struct ist_error *err)
+lost_member(const struct ist__form *f, struct ist__event *ev, uint32_t rank, struct ist_error *err)
 {
 	ist_err e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
 
+	if (e == IST_LIMIT || e == IST_NO_MEMORY) { /* ours, not that member's */
+		ist__fail(err, e, "group_new", "the connection with rank %u was given up: %s", rank, ev->error->detail);
+		ist__fail_rank(err, f->args.rank);
+		return e;
+	}
 	ist__fail(err, e, "group_new", "rank %u went away while the group was forming: %s", rank, ev->error ? ev->error->detail : "");
 	ist__fail_rank(err, rank);
 	return e;
@@ -376,14 +381,14 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 		s->ended = true;
 		if (!f->rumour.code) {
 			ist_error_init(&f->rumour);
-			lost_member(ev, rank, &f->rumour);
+			lost_member(f, ev, rank, &f->rumour);
 			f->rumour_until = ist__now() + RUMOUR_MS * IST__MS;
 		}
 		return IST_OK;
 	}
 	if (kind == IST__TAG_STAR && f->args.rank != 0)
 		rank = 0;
-	e = lost_member(ev, rank, err);
+	e = lost_member(f, ev, rank, err);
 	ist__spoke_clear(f, s, false);
 	return e;
 }

@@ -49,7 +49,8 @@ dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 	if (!e)
 		e = add_conn(f, &f->links[to], fd, IST__TAG(IST__TAG_LINK, to), IST__LINK, err);
 	if (e) {
-		ist__fail_rank(err, to);
+		if (e != IST_LIMIT && e != IST_NO_MEMORY) /* else it is not to blame */
+			ist__fail_rank(err, to);
 		ist__fail_prefix(err, "rank %u at %s can't be reached: ", to, f->claims[to].card.addr);
 	}
 	return e;

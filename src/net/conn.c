@@ -637,6 +637,10 @@ read_some(struct ist__conn *c, uint32_t *budget)
 		return false;
 	}
 	keep_fds(c, &m);
+	if ((m.msg_flags & MSG_CTRUNC) && c->n_fds < FDS_KEPT) {
+		end_with(c, IST_LIMIT, EMFILE, "no room for the descriptors that came");
+		return false;
+	}
 	atomic_store_explicit(&c->heard, ist__now(), memory_order_relaxed);
 	*budget = *budget > (uint32_t)n ? *budget - (uint32_t)n : 0;
 	if ((uint32_t)n < body) {

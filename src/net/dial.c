@@ -91,6 +91,10 @@ report(struct dial *d, ist_err code, bool *refused, struct ist_error *err)
 		if (!first)
 			first = d->sys[i];
 	}
+	if (first == EMFILE || first == ENFILE)
+		code = IST_LIMIT; /* ours: nobody was asked */
+	else if (first == ENOMEM || first == ENOBUFS)
+		code = IST_NO_MEMORY;
 	ist__fail(err, code, "connect", "%s", list);
 	if (err && first && err->struct_size >= sizeof(*err))
 		err->sys = first;
