@@ -287,13 +287,15 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		if (!e)
 			e = refused_error(f, err);
 	}
-	if (e == IST_TIMEOUT || e == IST_ABORTED || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
+	if (e == IST_TIMEOUT || e == IST_ABORTED || e == IST_NO_MEMORY || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
 		struct ist_error told;
 
 		ist_error_init(&told);
 		if (err)
 			told = *err;
 		told.code = e;
+		if (e == IST_NO_MEMORY)
+			ist__fail_per_rank(&told, 0, e);
 		for (uint32_t r = 1; r < f->args.size; r++)
 			ist__form_send_error(&f->star[r], f, IST__FAIL, &told);
 	}

@@ -65,7 +65,7 @@ ist__inbox_cancel(struct ist__inbox *inbox)
 	(void)n;
 }
 
-/* Without memory an event is lost; the deadline then ends the wait. */
+/* Without memory an event is lost: who waits is told that, since what it waits for may never come again. */
 static void
 push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame, const struct ist_error *err)
 {
@@ -74,6 +74,10 @@ push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame
 
 	if (!e) {
 		ist__frame_free(inbox->loop, frame);
+		pthread_mutex_lock(&inbox->lock);
+		inbox->starved = true;
+		pthread_cond_signal(&inbox->cond);
+		pthread_mutex_unlock(&inbox->lock);
 		return;
 	}
 	*e = (struct ist__event){ .kind = kind, .post = post, .frame = frame };
@@ -248,7 +252,7 @@ ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *o
 	int rc = 0;
 
 	pthread_mutex_lock(&inbox->lock);
-	while (!inbox->first && !inbox->cancelled && rc == 0)
+	while (!inbox->first && !inbox->cancelled && !inbox->starved && rc == 0)
 		rc = deadline == IST__NEVER ? pthread_cond_wait(&inbox->cond, &inbox->lock) :
 			pthread_cond_timedwait(&inbox->cond, &inbox->lock, &until);
 	e = inbox->cancelled ? NULL : inbox->first;
@@ -257,8 +261,10 @@ ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *o
 		if (!inbox->first)
 			inbox->last = &inbox->first;
 	}
-	rc = inbox->cancelled ? IST_ABORTED : IST_TIMEOUT;
+	rc = inbox->cancelled ? IST_ABORTED : inbox->starved ? IST_NO_MEMORY : IST_TIMEOUT;
 	pthread_mutex_unlock(&inbox->lock);
+	if (!e && rc == IST_NO_MEMORY)
+		return ist__fail_memory(err, "wait");
 	if (!e)
 		return rc == IST_ABORTED ? ist__fail(err, IST_ABORTED, "wait", "cancelled") : ist__fail(err, IST_TIMEOUT, "wait", "the deadline passed");
 	*out = *e;

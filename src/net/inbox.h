@@ -32,7 +32,7 @@ struct ist__inbox {
 	pthread_cond_t cond;
 	struct ist__event *first, **last;
 	struct ist__post *posts;
-	bool cancelled;
+	bool cancelled, starved; /* starved: an event was lost for want of memory */
 	int cancel_fd;
 };
 
