@@ -190,6 +190,11 @@ ist__host_conn_lost(struct ist_chan *chan, struct part *part, const struct conn 
 	char addr[80];
 
 	ist__host_addr_text(&chan->peers[conn->peer].addr, addr, sizeof(addr));
+	if (conn->err == EMFILE || conn->err == ENFILE || conn->err == ENOMEM || conn->err == ENOBUFS) { /* ours, not the peer's */
+		ist__host_part_fail(chan, part, conn->err == EMFILE || conn->err == ENFILE ? IST_LIMIT : IST_NO_MEMORY, chan->rank, conn->err,
+			"connection %s rank %u (%s): %s", conn->in ? "from" : "to", conn->peer, addr, strerror(conn->err));
+		return;
+	}
 	ist__host_part_fail(chan, part, IST_PEER_LOST, conn->peer, conn->err, "connection %s rank %u (%s) is gone: %s", conn->in ? "from" : "to",
 		conn->peer, addr, conn->err ? strerror(conn->err) : "closed by the other side");
 }
