@@ -200,6 +200,7 @@ def options():
     p.add_argument("--first", type=int, default=1, help="number of the first schedule")
     p.add_argument("--only", help="these numbers")
     p.add_argument("--fault", help="these faults")
+    p.add_argument("--without", default="", help="all faults but these")
     p.add_argument("--phase", choices=plans.PHASES)
     p.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1))
     p.add_argument("--stop", type=int, default=20, help="begin nothing more after so many bad ones")
@@ -222,7 +223,7 @@ def main():
         if why["ground"]:
             print(f"chaos: skipped: {why['ground']}")
             return 77
-        wanted = args.fault.split(",") if args.fault else list(plans.FAULTS)
+        wanted = [f for f in (args.fault.split(",") if args.fault else plans.FAULTS) if f not in args.without.split(",")]
         args.faults = [f for f in wanted if not why.get(plans.NEEDS.get(f))]
         for f in wanted:
             if f not in args.faults:
