@@ -278,6 +278,43 @@ tells_all_members(void **state)
 	}
 }
 
+/* A stranger of another version, who comes for another group, costs the one that forms here nothing. */
+static int
+is_not_meant(struct ranks *r, uint32_t rank, void *arg)
+{
+	_Atomic uint32_t *flags = r->shared;
+	struct odd odd = { .who = 2 };
+	struct member m;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	if (rank == 2) {
+		make_odd(&m, &odd);
+		CHECK_ERR(IST_VERSION_MISMATCH, member_join(&m, r->at, "elsewhere", 1, 2, 60, 30), &m.err);
+		atomic_store(&flags[0], 1);
+		member_fini(&m);
+		return 0;
+	}
+	if (rank == 1)
+		ranks_await(&flags[0], 1);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "here", rank, 2, 60, 30), &m.err);
+	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+a_stranger_loses_only_itself(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 3);
+	ranks_start_all(&r, is_not_meant, NULL);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
+
 /* A critical frame that somebody does not know ends the group: on all, with the type. */
 static int
 says_something_critical(struct ranks *r, uint32_t rank, void *arg)
@@ -324,6 +361,7 @@ main(void)
 		cmocka_unit_test(works_with_the_next_version),
 		cmocka_unit_test(refuses_what_does_not_fit),
 		cmocka_unit_test(tells_all_members),
+		cmocka_unit_test(a_stranger_loses_only_itself),
 		cmocka_unit_test(gives_up_at_a_critical_frame),
 	};
 

@@ -591,6 +591,7 @@ is_not_led_astray(void **state)
 		assert_true(ist__card_get(&in, &card));
 		snprintf(text, sizeof(text), "127.0.0.1:%u", ntohs(v4.sin_port));
 		snprintf(card.addr, sizeof(card.addr), "%s", text);
+		card.local[0] ^= 1; /* and no socket of the true one to be found by */
 		ist__ctx_init(&ctx);
 		ist__writer_init(&w, &ctx);
 		ist__card_put(&w, &card);

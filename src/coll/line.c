@@ -172,18 +172,25 @@ ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct 
 	if (rc == 0) {
 		ist__pool_init(&line->pool, args->env, sizeof(struct ist__op), &req_ops, line, line_gone);
 		ist__pool_fill(&line->pool, REQS); /* without memory for them, later ones may fail too, and say so */
-		rc = ist__thread(args->env, "chan", ist__turn, line, &line->thread);
-		if (rc == 0) {
-			*out = line;
-			return IST_OK;
-		}
-		ist__pool_close(&line->pool); /* frees the line */
-	} else {
-		line_gone(line);
+		*out = line;
+		return IST_OK;
 	}
+	line_gone(line);
 	if (rc == ENOMEM)
 		return ist__fail_memory(err, "channel");
-	return ist__fail_sys(err, rc == EMFILE || rc == ENFILE || rc == EAGAIN ? IST_LIMIT : IST_IO, rc, "channel", "no thread or descriptor");
+	return ist__fail_sys(err, rc == EMFILE || rc == ENFILE ? IST_LIMIT : IST_IO, rc, "channel", "no descriptor");
+}
+
+/* The thread comes with the first thing there is to do: many groups only talk over their mesh. Under lock. */
+static ist_err
+start_locked(struct ist__line *line, struct ist_error *err)
+{
+	int rc = line->started ? 0 : ist__thread(line->env, "chan", ist__turn, line, &line->thread);
+
+	if (rc)
+		return ist__fail_sys(err, rc == ENOMEM ? IST_NO_MEMORY : IST_LIMIT, rc, "channel", "no thread");
+	line->started = true;
+	return IST_OK;
 }
 
 void
@@ -256,6 +263,8 @@ ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist_coll_ar
 	op->compared = !pair && line->args.size > 1 && line->args.entered && !(a.flags & IST_COLL_AGREED);
 	pthread_mutex_lock(&line->lock);
 	e = refusal(line, ist__kind_name(kind), err);
+	if (!e)
+		e = start_locked(line, err);
 	if (!e)
 		ist__list_add(&line->queue, op);
 	pthread_mutex_unlock(&line->lock);
@@ -483,7 +492,7 @@ bool
 ist__line_free(struct ist__line *line)
 {
 	int64_t until = ist__now() + IST__FREE_NS;
-	bool busy, exited, reaper;
+	bool busy, exited, reaper, here;
 	struct ist_error why = { .struct_size = sizeof(why) };
 
 	if (!line)
@@ -491,12 +500,16 @@ ist__line_free(struct ist__line *line)
 	pthread_mutex_lock(&line->lock);
 	line->stop = true;
 	busy = line->queue.count + line->active.count > 0;
+	/* a plug-in may get stuck in its close, which must hold up nobody: it gets the thread for that. Not so our own */
+	here = !line->started && (line->args.backend->ours || start_locked(line, NULL));
 	pthread_mutex_unlock(&line->lock);
 	if (busy) {
 		ist__fail(&why, IST_ABORTED, "group_free", "the group was freed while operations were under way");
 		ist__line_abort(line, &why);
 	}
 	ist__line_post(line, IST__MAIL_STATE);
+	if (here)
+		ist__turn(line);
 	pthread_mutex_lock(&line->lock);
 	while (!line->exited && !atomic_load(&line->deserted) && wait_changed(line, until))
 		;
@@ -514,12 +527,14 @@ ist__line_free(struct ist__line *line)
 	if (reaper)
 		pthread_join(line->reaper, NULL);
 	if (!exited) {
-		pthread_detach(line->thread);
+		if (!here)
+			pthread_detach(line->thread);
 		ist__log(&line->ctx, IST_LOG_WARN, "backend %s does not come back from a call: its thread and channel are left behind",
 			line->args.name);
 		return false;
 	}
-	pthread_join(line->thread, NULL);
+	if (!here)
+		pthread_join(line->thread, NULL);
 	ist__line_drop(line);
 	return true;
 }
@@ -538,6 +553,8 @@ call_thread(struct ist__line *line, struct ist__call *call, int64_t deadline, st
 		e = refusal(line, "group_alloc", err);
 	else if (e)
 		ist__fail(err, e, "group_alloc", "the group was freed");
+	if (!e)
+		e = start_locked(line, err);
 	if (e) {
 		pthread_mutex_unlock(&line->lock);
 		ist__free(&line->ctx, call);

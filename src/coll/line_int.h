@@ -95,6 +95,7 @@ struct ist__line {
 	struct ist__choice choice;
 	struct ist__req_pool pool;
 	pthread_t thread, reaper;
+	bool started;                    /* the thread is there; under lock */
 	int wake_fd;
 	atomic_uint holds;
 	atomic_bool asleep, deserted;

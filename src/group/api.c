@@ -93,11 +93,11 @@ copy_args(const struct ist_group_args *args, struct ist_group_args *out, struct 
 	return IST_OK;
 }
 
-ist_err
-ist_group_new_start(struct ist_endpoint *endpoint, const struct ist_group_args *args, struct ist_req **req, struct ist_error *err)
+static ist_err
+new_start(struct ist_endpoint *endpoint, const struct ist_group_args *args, bool here, struct ist_req **req, struct ist_error *err)
 {
 	struct ist_group_args a;
-	struct ist__form_args form = { .args = &a };
+	struct ist__form_args form = { .args = &a, .here = here };
 	ist_err e = ist__handle_check(endpoint, IST__ENDPOINT, "group_new", err);
 
 	if (!e && !req)
@@ -108,6 +108,12 @@ ist_group_new_start(struct ist_endpoint *endpoint, const struct ist_group_args *
 		return e;
 	form.ep = endpoint->ep;
 	return ist__form_start(&form, req, err);
+}
+
+ist_err
+ist_group_new_start(struct ist_endpoint *endpoint, const struct ist_group_args *args, struct ist_req **req, struct ist_error *err)
+{
+	return new_start(endpoint, args, false, req, err);
 }
 
 ist_err
@@ -150,7 +156,7 @@ ist_group_new(struct ist_endpoint *endpoint, const struct ist_group_args *args, 
 
 	if (!out)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "out is NULL");
-	e = ist_group_new_start(endpoint, args, &req, err);
+	e = new_start(endpoint, args, true, &req, err);
 	return e ? e : finish_start(req, out, err);
 }
 
@@ -194,7 +200,7 @@ split(struct ist__group *g, const struct ist_split_args *a, uint32_t mine, struc
 		.backend_options = g->backend_options, .timeout_ns = a->timeout_ns ? a->timeout_ns : g->timeout_ns,
 		.no_progress_ns = a->no_progress_ns ? a->no_progress_ns : g->no_progress_ns, .bucket_bytes = g->bucket_bytes };
 	uint8_t salt[16] = { 0 };
-	struct ist__form_args form = { .ep = g->ep, .args = &args, .cards = cards, .salt = salt,
+	struct ist__form_args form = { .ep = g->ep, .args = &args, .cards = cards, .salt = salt, .here = true,
 		.parent_backend = a->backend ? a->backend : g->backend_name, .parent = g, .parent_ranks = a->ranks };
 	struct ist_req *req;
 	ist_err e;
@@ -270,8 +276,7 @@ ist_group_abort_async_signal(struct ist_group *group)
 {
 	if (!ist__handle_ok(group, IST__GROUP))
 		return;
-	__atomic_store_n(&group->impl->signalled, 1, __ATOMIC_RELEASE); /* lock-free, so legal here */
-	ist__loop_wake(group->impl->loop);
+	ist__group_call(group->impl, IST__CALLED_ABORT); /* lock-free, so legal here */
 }
 
 /* ---- asking ---- */

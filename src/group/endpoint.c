@@ -118,7 +118,7 @@ on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 }
 
 static void
-on_refused(void *owner, const struct ist_error *err, bool proven)
+on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group)
 {
 	struct ist__ep *ep = owner;
 
@@ -127,8 +127,8 @@ on_refused(void *owner, const struct ist_error *err, bool proven)
 	if (!proven)
 		return;
 	for (struct ist__expect *e = ep->expects; e; e = e->next)
-		heard |= e->refused && e->refused(e, err);
-	if (heard)
+		heard |= e->refused && e->refused(e, err, group);
+	if (heard || group == 0)
 		return;
 	/* a member may come, and give up, before our side of the group begins to form */
 	if (!ep->unheard)
@@ -136,6 +136,7 @@ on_refused(void *owner, const struct ist_error *err, bool proven)
 	if (ep->unheard)
 		*ep->unheard = *err;
 	ep->unheard_at = ist__now();
+	ep->unheard_group = group;
 }
 
 static void
@@ -143,7 +144,7 @@ tell_unheard(struct ist__ep *ep, struct ist__expect *e)
 {
 	bool old = ist__now() - ep->unheard_at > UNHEARD_MS * IST__MS;
 
-	if (!ep->unheard || (!old && (!e->refused || !e->refused(e, ep->unheard))))
+	if (!ep->unheard || (!old && (!e->refused || !e->refused(e, ep->unheard, ep->unheard_group))))
 		return;
 	ist__free(ctx_of(ep), ep->unheard);
 	ep->unheard = NULL;
@@ -340,7 +341,7 @@ listen_locked(struct ist__ep *ep, const union ist__sockaddr *like, uint32_t *slo
 static void
 listen_local(struct ist__ep *ep)
 {
-	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor };
+	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 

@@ -18,8 +18,9 @@ enum { IST__GROUP_KEY = 32, IST__LISTENERS = 8 };
 struct ist__expect {
 	struct ist__expect *next;
 	bool (*take)(struct ist__expect *expect, struct ist__conn *conn, struct ist__frame *frame);
-	/* A visitor is proven, but of another version; may be NULL. True: that concerns us. */
-	bool (*refused)(struct ist__expect *expect, const struct ist_error *err);
+	/* A visitor is proven, but of another version; may be NULL. group: the mark of the group that it came for. True: that
+	 * is ours. */
+	bool (*refused)(struct ist__expect *expect, const struct ist_error *err, uint32_t group);
 };
 
 struct ist__parked;
@@ -44,6 +45,7 @@ struct ist__ep {
 	uint32_t n_parked;
 	struct ist_error *unheard;   /* a refusal that came before anybody expected visitors; loop's thread */
 	int64_t unheard_at;
+	uint32_t unheard_group;
 	uint32_t refs;               /* groups and formings */
 	struct ist__hosted *hosted;  /* meeting places */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * finish.c - from the roll-call to a group: the steps of wire_up.c, the group's own parts, COMMIT, and the hand-over of the
- * connections that it keeps.
+ * finish.c - from the roll-call to a group: the steps, the group's own parts, and the hand-over of the connections
+ * that it keeps.
  */
 #include "base/fail.h"
 #include "group/form_int.h"
@@ -156,35 +156,82 @@ make_line(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
+/* What a member does alone: it dials its neighbours and opens its channel, while their answers are on the way. */
+static ist_err
+prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
+{
+	ist_err e = ist__form_dial_links(f, err);
+
+	if (!e) {
+		ist__put_u8(w, 0);
+		e = ist__form_open(f, w, err);
+	}
+	if (!e && ist__form_at_once(f))
+		e = ist__form_offer(f, w, err);
+	if (!e)
+		e = ist__form_await_links(f, err);
+	if (!e)
+		w->at[0] = ist__form_together(f);
+	return e;
+}
+
+/* Who is on which host, and do the channels fit? */
+static ist_err
+compare(struct ist__form *f, struct ist__reader *all, struct ist__settings *settings, struct ist_error *err)
+{
+	ist_err e = ist__form_hosts(f, all, err);
+
+	return e ? e : ist__form_compare(f, all, settings, err);
+}
+
+/* After it nothing can fail any more. */
+static ist_err
+wire_up(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err)
+{
+	ist_err e = ist__form_connect(f, all, settings, err);
+
+	if (!e)
+		e = make_group(f, err);
+	return e ? e : make_line(f, err);
+}
+
+static ist_err
+steps(struct ist__form *f, struct ist__reader *all, struct ist__writer *w, struct ist_error *err)
+{
+	struct ist__settings settings;
+	ist_err e = prepare(f, w, err);
+
+	e = ist__form_exchange(f, 1, "open", e, err, w->at, w->bytes, all);
+	if (e)
+		return e;
+	e = compare(f, all, &settings, err);
+	if (!ist__form_at_once(f)) {
+		w->bytes = 0;
+		if (!e)
+			e = ist__form_offer(f, w, err);
+		e = ist__form_exchange(f, 2, "offer", e, err, w->at, w->bytes, all);
+		if (e)
+			return e;
+	}
+	if (!e)
+		e = wire_up(f, all, &settings, err);
+	f->voted = !e;
+	return ist__form_exchange(f, 3, "connect", e, err, NULL, 0, all);
+}
+
 ist_err
 ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *err)
 {
 	struct ist__reader *all = ist__alloc(f->ctx, f->args.size * sizeof(*all));
-	uint8_t together;
+	struct ist__writer w;
 	ist_err e;
 
 	if (!all)
 		return ist__fail_memory(err, "group_new");
-	e = ist__form_links(f, err);
-	together = f->args.rank != 0 ? 0 : 1;
-	for (uint32_t r = 0; r < f->args.size; r++)
-		if (f->args.rank != 0 && f->local[r].post && f->local[r].ready && r < f->args.rank)
-			together = 1;
-	e = ist__form_exchange(f, 1, "links", e, err, &together, 1, all);
-	if (!e) {
-		e = ist__form_hosts(f, all, err);
-		if (e)
-			e = ist__form_exchange(f, 2, "hosts", e, err, NULL, 0, all);
-		else
-			e = ist__form_channel(f, all, err);
-	}
+	ist__writer_init(&w, f->ctx);
+	e = steps(f, all, &w, err);
+	ist__writer_fini(&w);
 	ist__free(f->ctx, all);
-	if (!e)
-		e = make_group(f, err);
-	if (!e)
-		e = make_line(f, err);
-	if (!e)
-		e = ist__form_commit(f, err);
 	if (e)
 		return e;
 	hand_links_over(f);

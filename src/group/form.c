@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * form.c - forming a group from the first dial to COMMIT, on a thread of its own. See form_int.h for the picture.
+ * form.c - forming a group from the first dial to the vote. See form_int.h for the picture.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -45,17 +45,19 @@ take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__fra
 }
 
 static bool
-on_refused(struct ist__expect *expect, const struct ist_error *err)
+on_refused(struct ist__expect *expect, const struct ist_error *err, uint32_t group)
 {
 	struct ist__form *f = (struct ist__form *)(void *)((char *)expect - offsetof(struct ist__form, expect));
 
 	if (f->args.rank != 0 || __atomic_load_n(&f->generation, __ATOMIC_ACQUIRE) != 0)
 		return false;
 	pthread_mutex_lock(&f->missing_lock);
-	if (!f->refused.code)
+	if (group == f->self.group && !f->refused.code)
 		f->refused = *err;
+	else if (group == 0 && !f->passer.code)
+		f->passer = *err; /* it may have meant us, or not: no reason to end, but worth telling when somebody stays away */
 	pthread_mutex_unlock(&f->missing_lock);
-	return true;
+	return group == f->self.group;
 }
 
 static void
@@ -91,6 +93,13 @@ missing_error(struct ist__form *f, struct ist_error *err)
 
 		snprintf(e.detail + at, sizeof(e.detail) - at, "; %s", f->rdv.last.detail);
 	}
+	pthread_mutex_lock(&f->missing_lock);
+	if (f->passer.code) {
+		size_t at = strlen(e.detail);
+
+		snprintf(e.detail + at, sizeof(e.detail) - at, "; somebody was refused meanwhile: %s", f->passer.detail);
+	}
+	pthread_mutex_unlock(&f->missing_lock);
 	ist__error_copy(err, &e);
 	return IST_TIMEOUT;
 }
@@ -190,9 +199,9 @@ own_claim(struct ist__form *f, struct ist__claim *c)
 	snprintf(c->backend, sizeof(c->backend), "%s", f->backend);
 }
 
-/* Rank 0 lets members in as soon as it listens: before it waits, or who is there already would wait as well. */
+/* Rank 0 takes visitors as soon as it can be reached. */
 static void
-open_the_door(struct ist__form *f)
+expect_now(struct ist__form *f)
 {
 	if (f->args.rank != 0 || !f->listening || f->expecting)
 		return;
@@ -212,12 +221,12 @@ round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
 		cap = look;
 	if (!e)
 		e = listen_now(f, err);
-	if (!e)
-		e = ist__rdv_step(&f->rdv, f->listening ? &f->card : NULL, f->deadline, err);
 	if (!e) {
-		open_the_door(f);
-		e = ist__form_wait(f, next < cap ? next : cap, err);
+		expect_now(f);
+		e = ist__rdv_step(&f->rdv, f->listening ? &f->card : NULL, f->deadline, err);
 	}
+	if (!e)
+		e = ist__form_wait(f, next < cap ? next : cap, err);
 	return e;
 }
 
@@ -326,23 +335,16 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 {
 	int64_t until = ist__now() + 3000 * IST__MS;
 	struct ist__msg head = { .type = IST__JOIN, .from = f->args.rank };
-	struct ist__hostport hp;
-	struct ist__addrs at;
 	union ist__sockaddr local;
 	struct ist__conn *conn;
 	struct ist__writer w;
-	bool refused;
 	int fd;
-	ist_err e = ist__hostport_parse(root->addr, true, &hp, &f->rdv.last);
+	ist_err e = ist__reach(f, root, until, &fd, &f->rdv.last);
 
-	if (!e)
-		e = ist__resolve(&hp, &at, &f->rdv.last);
-	if (!e)
-		e = ist__dial(&at, until < f->deadline ? until : f->deadline, f->inbox.cancel_fd, &fd, &refused, &f->rdv.last);
 	if (e)
 		return e == IST_ABORTED ? ist__fail(err, e, "group_new", "cancelled") : IST_OK;
-	conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->ep->self, f->deadline);
-	if (conn && ist__conn_local(conn, &local) && (e = ist__ep_may_use(f->ep, &local, err))) {
+	conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->self, f->deadline);
+	if (conn && !ist__conn_is_unix(conn) && ist__conn_local(conn, &local) && (e = ist__ep_may_use(f->ep, &local, err))) {
 		ist__conn_close(conn, false);
 		return e;
 	}
@@ -713,10 +715,12 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	f->args.at = f->at;
 	f->args.prefix = f->prefix;
 	f->args.addresses = f->cards ? (const void *)f->cards : NULL; /* only whether it is there counts from here on */
-	f->rdv = (struct ist__rdv){ .ep = f->ep, .inbox = &f->inbox, .name = f->name, .rank = g->rank, .size = g->size,
+	f->rdv = (struct ist__rdv){ .ep = f->ep, .self = &f->self, .inbox = &f->inbox, .name = f->name, .rank = g->rank, .size = g->size,
 		.host_meeting = g->host_meeting, .lock_fd = -1, .stray = stray, .arg = f };
 	f->expect = (struct ist__expect){ .take = take_visitor, .refused = on_refused };
 	make_key(f, a);
+	f->self = f->ep->self;
+	f->self.group = ist__load_u32(f->key) | 1; /* never 0 */
 	*out = f;
 	return IST_OK;
 }
@@ -744,6 +748,11 @@ ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct 
 	f->req->default_ns = f->args.timeout_ns;
 	req = f->req;
 	ist__groups_form_began(groups, req);
+	if (args->here) {
+		form_main(f);
+		*out = req;
+		return IST_OK;
+	}
 	rc = ist__thread(f->env, "new", form_main, f, &thread);
 	if (rc) {
 		struct ist_error why;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * form_int.h - a group while it forms, shared by form.c (who is there), wire_up.c (links, hosts, the backend's channel)
- * and star.c (rank 0 asks, all answer).
+ * form_int.h - a group while it forms, shared by form.c (who is there), wire_up.c (links, hosts), channel.c (the
+ * backend's channel) and star.c (rank 0 asks, all answer).
  *
- * Forming is written from top to bottom for one library thread ("ist-new"). Rank 0 holds a connection to every member
- * (the star). After the roll-call every step is the same exchange: each member gives a status and some bytes, rank 0
- * hands the bytes of all to all, or one error to all. COMMIT ends it: nobody has success before everybody voted.
+ * Forming is written from top to bottom for one thread: the caller's, or one of the library's ("ist-new") where the
+ * caller does not wait. Rank 0 holds a connection to every member (the star). After the roll-call both steps are the same
+ * exchange: each member gives a status and some bytes, rank 0 hands the bytes of all to all, or one error to all. The
+ * second step is the vote: what rank 0 says then is final, and nobody has success before everybody voted.
  */
 #ifndef ISTHMUS_GROUP_FORM_INT_H
 #define ISTHMUS_GROUP_FORM_INT_H
@@ -54,6 +55,7 @@ struct ist__form {
 	struct ist_group_args args;    /* texts are copies */
 	char *name, *at, *prefix, *backend, *options;
 	uint8_t key[IST__GROUP_KEY];
+	struct ist__self self;         /* the endpoint's, with the mark of this group */
 	struct ist__card *cards;       /* known beforehand, or NULL */
 	struct ist__group *parent;     /* of a split: it knows who is gone; lent, as is the list */
 	const uint32_t *parent_ranks;
@@ -84,9 +86,12 @@ struct ist__form {
 	struct ist_error stray;        /* UNKNOWN_GROUP */
 	pthread_mutex_t missing_lock;
 	struct ist_error refused;      /* a member of another version */
+	struct ist_error passer;       /* somebody of another version, who did not say what for */
 	uint8_t *missing;              /* [size]; for poll */
+	struct ist_wire offered;       /* our wire-up */
 	struct ist__life *life;
 	int life_fd;
+	bool told;                     /* rank 0 has heard of another's failure outside the exchange */
 	struct ist__group *group;
 	struct ist_chan *chan;
 	const struct ist__admitted *admitted;
@@ -103,14 +108,39 @@ void ist__form_send_error(struct ist__spoke *spoke, struct ist__form *f, uint16_
  * over the bytes by rank, valid until the next exchange; owner keeps the message. */
 ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
 	const void *bytes, uint64_t n, struct ist__reader *all);
-/* Rank 0's last word. */
-ist_err ist__form_commit(struct ist__form *f, struct ist_error *err);
 bool ist__form_is_missing(struct ist__form *f, uint32_t rank);
 
+/* ---- reach.c ---- */
+bool ist__may_share(const struct ist__card *a, const struct ist__card *b); /* may they be on one host? */
+ist_err ist__reach(struct ist__form *f, const struct ist__card *card, int64_t until, int *fd, struct ist_error *err);
+ist_err ist__reach_local(struct ist__form *f, const struct ist__card *card, int *fd); /* by its Unix socket alone; fails quietly */
+/* The Unix socket that joins us and rank, whatever else it serves for; NULL: there is none. */
+struct ist__spoke *ist__form_near(struct ist__form *f, uint32_t rank);
+
 /* ---- wire_up.c ---- */
-ist_err ist__form_links(struct ist__form *f, struct ist_error *err);
+ist_err ist__form_dial_links(struct ist__form *f, struct ist_error *err);
+ist_err ist__form_await_links(struct ist__form *f, struct ist_error *err);
+/* Do we stand together with the first member of our host? */
+bool ist__form_together(struct ist__form *f);
 ist_err ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
-ist_err ist__form_channel(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
+
+/* ---- channel.c ---- */
+enum { IST__SETTING = 256, IST__SETTINGS = 32 };
+struct ist__settings { /* of the backend, as all have agreed on them */
+	struct ist_setting agreed[IST__SETTINGS];
+	char values[IST__SETTINGS][IST__SETTING];
+};
+/* May the channel be opened and offered in one step? Where all use our own backend; a plug-in offers nothing before it is
+ * known that the plug-ins fit each other. */
+bool ist__form_at_once(const struct ist__form *f);
+/* Opens the backend's channel and adds to w what it is. */
+ist_err ist__form_open(struct ist__form *f, struct ist__writer *w, struct ist_error *err);
+/* Adds its wire-up. */
+ist_err ist__form_offer(struct ist__form *f, struct ist__writer *w, struct ist_error *err);
+/* all: what everybody has added to w, in that order. */
+ist_err ist__form_compare(struct ist__form *f, struct ist__reader *all, struct ist__settings *out, struct ist_error *err);
+/* Hands descriptors over, connects. */
+ist_err ist__form_connect(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err);
 
 /* ---- finish.c ---- */
 ist_err ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *err);

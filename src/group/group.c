@@ -18,7 +18,9 @@ struct forming {
 
 struct ist__groups {
 	struct ist_env *env;
+	struct ist__loop *loop;
 	struct ist__keeper *keeper;
+	int called; /* atomic: something was asked of a group */
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	struct ist__group *groups;
@@ -28,27 +30,67 @@ struct ist__groups {
 
 /* ---- the env's part ---- */
 
-static void
-look_for_signals(void *arg)
+/* A group that something was asked of from outside the loop; held. NULL: none is left. */
+static struct ist__group *
+next_called(struct ist__groups *gs, int *what)
 {
-	struct ist__groups *gs = arg;
-	struct ist__group *hit = NULL;
-	struct ist_error e;
+	struct ist__group *g;
 
 	pthread_mutex_lock(&gs->lock);
-	for (struct ist__group *g = gs->groups; g && !hit; g = g->next)
-		if (__atomic_exchange_n(&g->signalled, 0, __ATOMIC_ACQ_REL)) {
-			hit = g;
+	for (g = gs->groups; g; g = g->next) {
+		*what = __atomic_exchange_n(&g->called, 0, __ATOMIC_ACQ_REL);
+		if (*what) {
 			__atomic_add_fetch(&g->refs, 1, __ATOMIC_RELAXED);
+			break;
 		}
+	}
 	pthread_mutex_unlock(&gs->lock);
-	if (!hit)
+	return g;
+}
+
+static void
+answer_calls(void *arg)
+{
+	struct ist__groups *gs = arg;
+	struct ist__group *g;
+	struct ist_error e;
+	int what;
+
+	if (!__atomic_exchange_n(&gs->called, 0, __ATOMIC_ACQ_REL))
 		return;
-	ist_error_init(&e);
-	ist__fail(&e, IST_ABORTED, "abort", "rank %u was told to abort by a signal", hit->rank);
-	ist__fail_rank(&e, hit->rank);
-	ist__mesh_break(hit, &e, true);
-	ist__group_unref(hit);
+	while ((g = next_called(gs, &what))) {
+		if (what & IST__CALLED_ABORT) {
+			ist_error_init(&e);
+			ist__fail(&e, IST_ABORTED, "abort", "rank %u was told to abort by a signal", g->rank);
+			ist__fail_rank(&e, g->rank);
+			ist__mesh_break(g, &e, true);
+		}
+		if (what & IST__CALLED_LOOK)
+			ist__mesh_look(g);
+		ist__group_unref(g);
+	}
+}
+
+void
+ist__group_call(struct ist__group *g, int what)
+{
+	__atomic_fetch_or(&g->called, what, __ATOMIC_ACQ_REL);
+	__atomic_store_n(&g->groups->called, 1, __ATOMIC_RELEASE);
+	ist__loop_wake(g->loop);
+}
+
+/* On the life thread: somebody of this host has died. Each group finds out whom it lost. */
+static void
+somebody_died(void *arg)
+{
+	struct ist__groups *gs = arg;
+
+	pthread_mutex_lock(&gs->lock);
+	for (struct ist__group *g = gs->groups; g; g = g->next)
+		__atomic_fetch_or(&g->called, IST__CALLED_LOOK, __ATOMIC_ACQ_REL);
+	pthread_mutex_unlock(&gs->lock);
+	__atomic_store_n(&gs->called, 1, __ATOMIC_RELEASE);
+	ist__loop_wake(gs->loop);
 }
 
 struct hook {
@@ -61,7 +103,7 @@ hook_here(void *arg)
 {
 	struct hook *h = arg;
 
-	ist__loop_each(h->loop, h->arg ? look_for_signals : NULL, h->arg);
+	ist__loop_each(h->loop, h->arg ? answer_calls : NULL, h->arg);
 }
 
 static void *
@@ -77,9 +119,10 @@ groups_make(struct ist_env *env, struct ist_error *err)
 		return NULL;
 	}
 	gs->env = env;
+	gs->loop = loop;
 	pthread_mutex_init(&gs->lock, NULL);
 	pthread_cond_init(&gs->cond, NULL);
-	gs->keeper = ist__keeper_new(env, err);
+	gs->keeper = ist__keeper_new(env, somebody_died, gs, err);
 	if (!gs->keeper) {
 		ist__free(ist__env_ctx(env), gs);
 		return NULL;
@@ -288,6 +331,7 @@ ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_erro
 		return ist__fail_memory(err, "group_new");
 	ist__groups_get(g->env, &gs, NULL);
 	handle->impl = g;
+	g->groups = gs;
 	ist__handle_owned(handle, NULL); /* groups_stop ends what is behind it */
 	pthread_mutex_lock(&gs->lock);
 	g->next = gs->groups;

@@ -21,6 +21,8 @@ struct ist__lease;
 /* SILENT is lost too, but may live: frozen, or on the other side of a cut. */
 enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2, IST__GONE_SILENT = 3 };
 
+enum ist__called { IST__CALLED_ABORT = 1, IST__CALLED_LOOK = 2 };
+
 struct ist__member {
 	struct ist__card card;
 	uint32_t host;        /* rank of the first member of its host */
@@ -63,6 +65,7 @@ struct ist__group {
 	struct ist__loop *loop;
 	struct ist__ep *ep;
 	struct ist__group *next, **link_in; /* of the env */
+	struct ist__groups *groups;    /* the env's, once published */
 	uint32_t refs;
 
 	uint32_t rank, size, rounds;   /* rounds: ceil(log2(size)) */
@@ -88,7 +91,7 @@ struct ist__group {
 	int32_t *link_of;              /* [size]: index in links, or -1 */
 	uint8_t *gone;                 /* [size], enum ist__gone */
 	bool leaving, closed;
-	int signalled;                 /* atomic: set by ist_group_abort_async_signal */
+	int called;                    /* atomic, enum ist__called: what the loop should do */
 	struct ist_error *broken;      /* what ended the group; NULL: alive */
 	ist_err broken_code;
 	struct ist__msg *arrived, **arrived_last;
@@ -132,6 +135,8 @@ void ist__group_unref(struct ist__group *g);
 ist_err ist__group_publish(struct ist__group *g, struct ist_group **out, struct ist_error *err);
 /* Leaves: says LEFT unless the group is broken, ends line and links. Not on the loop's thread. */
 void ist__group_close(struct ist__group *g);
+/* Has the loop do it soon. Any thread, a signal handler too. */
+void ist__group_call(struct ist__group *g, int what);
 /* Live, or BAD_HANDLE. Held until ist__group_unref. */
 ist_err ist__group_use(struct ist_group *handle, const char *op, struct ist__group **out, struct ist_error *err);
 
@@ -141,6 +146,8 @@ extern const struct ist__conn_ops ist__link_ops;
 uint32_t ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out);
 void ist__mesh_start(struct ist__group *g);
 void ist__mesh_stop(struct ist__group *g);
+/* Looks who of this host is dead. */
+void ist__mesh_look(struct ist__group *g);
 /* Any thread. Ends the group with err, here and (flood) on all members. The first call counts. */
 void ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood);
 /* Waits, at most 100 ms, until the group has ended or rank is known to be gone: how. Not on the loop's thread. */
@@ -173,7 +180,7 @@ uint32_t ist__check_absent(void *group, uint64_t seq, uint32_t *ranks, uint32_t 
 void ist__check_take(struct ist__group *g, const struct ist__msg *msg); /* loop's thread, no lock */
 
 /* ---- objects.c ---- */
-/* Lock held, loop's thread: a message of an object operation has come. */
+/* Lock held: a message of an object operation has come. The caller wakes who waits, after the lock. */
 void ist__objects_take(struct ist__group *g, struct ist__msg *msg);
 /* Lock held: the first message of that type, sequence and sender, taken out; NULL: not here. */
 struct ist__msg *ist__objects_find(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from);
@@ -202,6 +209,7 @@ struct ist__form_args {
 	struct ist__group *parent;          /* for a split, and by rank who its members are there: lent until the request is done; NULL */
 	const uint32_t *parent_ranks;
 	const uint8_t *salt;                /* 16 bytes that belong to the key (a split: parent's generation); NULL */
+	bool here;                          /* by the calling thread, which waits anyway; else by one of the library's */
 };
 ist_err ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct ist_error *err);
 

@@ -6,12 +6,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4C494645, SLOT = 64 };
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449 /* Linux 5.16 */
+#endif
+
+enum { MAGIC = 0x4C494645, SLOT = 64, WATCHED = 128 /* as many as the kernel takes in one wait */ };
 
 struct slot {
 	pthread_mutex_t mutex;
@@ -32,14 +39,29 @@ struct ist__life {
 	size_t bytes;
 	struct ist__keeper *keeper;
 	uint32_t mine, n; /* mine: n when none */
+	/* the keeper's thread: whose slots are watched */
+	struct ist__life *next;
+	bool listed;
+	struct ist__watched *watched;
+	uint32_t n_watched;
 };
 
-/* ---- the keeper: does what must be done on the one thread that holds the mutexes ---- */
+/* ---- the keeper: holds what this process holds, and waits for what others hold ---- */
+
+/* What futex_waitv takes; the kernel's own header is newer than some systems. */
+struct wait_on {
+	uint64_t val, uaddr;
+	uint32_t flags, reserved;
+};
+enum { WAIT_U32 = 2, WAIT_PRIVATE = 128 };
+
+enum what { HOLD, WATCH, LEAVE };
 
 struct task {
 	struct task *next;
-	struct slot *slot;
-	bool lock, done;
+	struct ist__life *life;
+	enum what what;
+	bool done;
 	int rc;
 };
 
@@ -47,21 +69,130 @@ struct ist__keeper {
 	struct ist_env *env;
 	pthread_t thread;
 	pthread_mutex_t lock;
-	pthread_cond_t work, done;
+	pthread_cond_t done;
 	struct task *first, **last;
-	bool stop;
+	bool stop, waits; /* waits: the kernel can wait for many at once */
+	_Atomic uint32_t bell; /* counted up when there is a task */
+	void (*died)(void *arg);
+	void *arg;
+	struct ist__life *lives; /* the thread's */
 };
 
-static void
-run_task(struct task *t)
+/* The word that the kernel marks when the owner of a robust mutex is gone: glibc keeps the owner's thread there. */
+static _Atomic uint32_t *
+word_of(struct slot *s)
 {
-	if (t->lock) {
-		t->rc = pthread_mutex_lock(&t->slot->mutex);
-		atomic_store(&t->slot->held, 1);
-	} else {
-		atomic_store(&t->slot->held, 2);
-		t->rc = pthread_mutex_unlock(&t->slot->mutex);
+	return (_Atomic uint32_t *)(void *)&s->mutex.__data.__lock;
+}
+
+static void
+wake_all(_Atomic uint32_t *word, int flags)
+{
+	syscall(SYS_futex, word, FUTEX_WAKE | flags, INT_MAX, NULL, NULL, 0);
+}
+
+static void
+run_task(struct ist__keeper *k, struct task *t)
+{
+	struct ist__life *life = t->life;
+	struct slot *mine = life->mine < life->n ? &life->seg->slots[life->mine] : NULL;
+
+	switch (t->what) {
+	case HOLD:
+		t->rc = pthread_mutex_lock(&mine->mutex);
+		atomic_store(&mine->held, 1);
+		break;
+	case WATCH:
+		life->next = k->lives;
+		k->lives = life;
+		life->listed = true;
+		break;
+	case LEAVE:
+		for (struct ist__life **p = &k->lives; life->listed && *p; p = &(*p)->next)
+			if (*p == life) {
+				*p = life->next;
+				break;
+			}
+		life->listed = false;
+		if (!mine)
+			break;
+		atomic_store(&mine->held, 2);
+		t->rc = pthread_mutex_unlock(&mine->mutex);
+		break;
 	}
+}
+
+/* True: it has nothing more to tell. Else *word is what it stands at, marked so that the kernel wakes us. */
+static bool
+look_at(struct slot *s, uint32_t *value, bool *dead)
+{
+	_Atomic uint32_t *word = word_of(s);
+	uint32_t v = atomic_load(word);
+
+	if (atomic_load(&s->held) != 1)
+		return true; /* left; or never came so far, then its connections tell */
+	while (v && !(v & FUTEX_OWNER_DIED) && !(v & FUTEX_WAITERS) && !atomic_compare_exchange_weak(word, &v, v | FUTEX_WAITERS))
+		;
+	*dead = v == 0 ? atomic_load(&s->held) == 1 : (v & FUTEX_OWNER_DIED) != 0;
+	*value = v | FUTEX_WAITERS;
+	return *dead || v == 0;
+}
+
+static bool
+waits_for(const struct ist__watched *seen[], uint32_t n, uint64_t who)
+{
+	for (uint32_t i = 1; i < n; i++)
+		if (seen[i]->who == who)
+			return true;
+	return false;
+}
+
+/* Whom to wait for, one slot a process; returns how many, *dead: somebody is gone. */
+static uint32_t
+fill(struct ist__keeper *k, struct wait_on *on, bool *dead)
+{
+	const struct ist__watched *seen[WATCHED];
+	uint32_t n = 1;
+
+	for (struct ist__life *life = k->lives; life; life = life->next)
+		for (uint32_t i = 0; i < life->n_watched && n < WATCHED; i++) {
+			struct ist__watched *w = &life->watched[i];
+			struct slot *s = &life->seg->slots[w->slot];
+			uint32_t value = 0;
+			bool died = false;
+
+			if (w->over || waits_for(seen, n, w->who))
+				continue;
+			w->over = look_at(s, &value, &died);
+			if (died)
+				wake_all(word_of(s), 0); /* the kernel woke one of those who wait */
+			*dead |= died;
+			if (w->over)
+				continue;
+			seen[n] = w;
+			on[n++] = (struct wait_on){ .val = value, .uaddr = (uintptr_t)word_of(s), .flags = WAIT_U32 };
+		}
+	return n;
+}
+
+static void
+await_news(struct ist__keeper *k, uint32_t bell)
+{
+	struct wait_on on[WATCHED];
+	bool dead = false;
+	uint32_t n = k->waits ? fill(k, on, &dead) : 1;
+
+	if (dead && k->died) {
+		k->died(k->arg);
+		return; /* there may be more */
+	}
+	if (!k->waits) {
+		syscall(SYS_futex, &k->bell, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, bell, NULL, NULL, 0);
+		return;
+	}
+	on[0] = (struct wait_on){ .val = bell, .uaddr = (uintptr_t)&k->bell, .flags = WAIT_U32 | WAIT_PRIVATE };
+	if (syscall(SYS_futex_waitv, on, n, 0, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR)
+		k->waits = false; /* forbidden, say by a filter: the mesh looks by itself */
 }
 
 static void *
@@ -74,14 +205,18 @@ keeper_main(void *arg)
 		struct task *t = k->first;
 
 		if (!t) {
-			pthread_cond_wait(&k->work, &k->lock);
+			uint32_t bell = atomic_load(&k->bell);
+
+			pthread_mutex_unlock(&k->lock);
+			await_news(k, bell);
+			pthread_mutex_lock(&k->lock);
 			continue;
 		}
 		k->first = t->next;
 		if (!k->first)
 			k->last = &k->first;
 		pthread_mutex_unlock(&k->lock);
-		run_task(t);
+		run_task(k, t);
 		pthread_mutex_lock(&k->lock);
 		t->done = true;
 		pthread_cond_broadcast(&k->done);
@@ -90,15 +225,22 @@ keeper_main(void *arg)
 	return NULL;
 }
 
-static int
-keep(struct ist__keeper *k, struct slot *slot, bool lock)
+static void
+ring(struct ist__keeper *k)
 {
-	struct task t = { .slot = slot, .lock = lock };
+	atomic_fetch_add(&k->bell, 1);
+	wake_all(&k->bell, FUTEX_PRIVATE_FLAG);
+}
+
+static int
+keep(struct ist__keeper *k, struct ist__life *life, enum what what)
+{
+	struct task t = { .life = life, .what = what };
 
 	pthread_mutex_lock(&k->lock);
 	*k->last = &t;
 	k->last = &t.next;
-	pthread_cond_signal(&k->work);
+	ring(k);
 	while (!t.done)
 		pthread_cond_wait(&k->done, &k->lock);
 	pthread_mutex_unlock(&k->lock);
@@ -106,7 +248,7 @@ keep(struct ist__keeper *k, struct slot *slot, bool lock)
 }
 
 struct ist__keeper *
-ist__keeper_new(struct ist_env *env, struct ist_error *err)
+ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct ist_error *err)
 {
 	struct ist__keeper *k = ist__alloc(ist__env_ctx(env), sizeof(*k));
 	int rc;
@@ -117,8 +259,10 @@ ist__keeper_new(struct ist_env *env, struct ist_error *err)
 	}
 	k->env = env;
 	k->last = &k->first;
+	k->died = died;
+	k->arg = arg;
+	k->waits = syscall(SYS_futex_waitv, NULL, 0, 0, NULL, 0) < 0 && errno == EINVAL; /* known, though not with these arguments */
 	pthread_mutex_init(&k->lock, NULL);
-	pthread_cond_init(&k->work, NULL);
 	pthread_cond_init(&k->done, NULL);
 	rc = ist__thread(env, "life", keeper_main, k, &k->thread);
 	if (rc) {
@@ -129,6 +273,12 @@ ist__keeper_new(struct ist_env *env, struct ist_error *err)
 	return k;
 }
 
+bool
+ist__keeper_waits(const struct ist__keeper *k)
+{
+	return k->waits;
+}
+
 void
 ist__keeper_free(struct ist__keeper *k)
 {
@@ -136,11 +286,10 @@ ist__keeper_free(struct ist__keeper *k)
 		return;
 	pthread_mutex_lock(&k->lock);
 	k->stop = true;
-	pthread_cond_signal(&k->work);
+	ring(k);
 	pthread_mutex_unlock(&k->lock);
 	pthread_join(k->thread, NULL);
 	pthread_mutex_destroy(&k->lock);
-	pthread_cond_destroy(&k->work);
 	pthread_cond_destroy(&k->done);
 	ist__free(ist__env_ctx(k->env), k);
 }
@@ -243,13 +392,24 @@ ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life *
 ist_err
 ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err)
 {
-	int rc = keep(keeper, &life->seg->slots[i], true);
+	int rc;
 
-	if (rc)
-		return ist__fail_sys(err, IST_CONFLICT, rc, "life", "slot %u", i);
-	life->keeper = keeper;
 	life->mine = i;
+	rc = keep(keeper, life, HOLD);
+	if (rc) {
+		life->mine = life->n;
+		return ist__fail_sys(err, IST_CONFLICT, rc, "life", "slot %u", i);
+	}
+	life->keeper = keeper;
 	return IST_OK;
+}
+
+void
+ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n)
+{
+	life->watched = watched;
+	life->n_watched = n;
+	keep(life->keeper, life, WATCH);
 }
 
 enum ist__alive
@@ -277,8 +437,9 @@ ist__life_free(struct ist__life *life)
 {
 	if (!life)
 		return;
-	if (life->mine < life->n)
-		keep(life->keeper, &life->seg->slots[life->mine], false);
+	if (life->keeper)
+		keep(life->keeper, life, LEAVE);
+	ist__free(life->ctx, life->watched);
 	munmap(life->seg, life->bytes);
 	ist__free(life->ctx, life);
 }

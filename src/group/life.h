@@ -5,7 +5,8 @@
  *
  * The first member of a host makes the segment: one slot a member of that host. Each member's slot is locked by its
  * env's life thread ("ist-life"), which lives as long as the env, so that the end of a caller's thread means nothing.
- * Nobody ever makes a dead one's mutex consistent: it stays dead for all.
+ * Nobody ever makes a dead one's mutex consistent: it stays dead for all. The same thread waits for the end of others,
+ * for up to 127 of them at once (futex_waitv); where the kernel can't, and for those beyond, the mesh looks by itself.
  */
 #ifndef ISTHMUS_GROUP_LIFE_H
 #define ISTHMUS_GROUP_LIFE_H
@@ -17,7 +18,15 @@ struct ist__life;   /* a mapped segment */
 
 enum ist__alive { IST__ALIVE_YES, IST__ALIVE_DEAD, IST__ALIVE_LEFT };
 
-struct ist__keeper *ist__keeper_new(struct ist_env *env, struct ist_error *err);
+struct ist__watched { /* another one's slot */
+	uint32_t slot;
+	bool over;    /* nothing more comes from it; the keeper's thread */
+	uint64_t who; /* the same in other segments: it is waited for once */
+};
+
+/* died: on the life thread, when somebody who is watched has died. Which one, ist__life_look tells. */
+struct ist__keeper *ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct ist_error *err);
+bool ist__keeper_waits(const struct ist__keeper *keeper); /* false: somebody has to look, often */
 void ist__keeper_free(struct ist__keeper *keeper);
 
 /* A segment for n members; *fd is for the others, the caller closes it. */
@@ -26,6 +35,8 @@ ist_err ist__life_new(const struct ist__ctx *ctx, uint32_t n, struct ist__life *
 ist_err ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life **out, struct ist_error *err);
 /* Locks slot i with the keeper's thread. */
 ist_err ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err);
+/* Waits for the end of these, until life is freed; the array becomes life's. After ist__life_hold. */
+void ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n);
 /* A look, no wait. A slot that was never held is taken for alive. */
 enum ist__alive ist__life_look(struct ist__life *life, uint32_t i);
 /* Leaves in good order (if it held a slot) and unmaps. */

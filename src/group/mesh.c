@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600 };
+enum { LOOK_MS = 5, BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600, WATCH_ALL = 32 };
 
 uint32_t
 ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
@@ -285,6 +285,7 @@ on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
 		pthread_mutex_lock(&g->lock);
 		ist__objects_take(g, m);
 		pthread_mutex_unlock(&g->lock);
+		pthread_cond_broadcast(&g->cond); /* not under the lock, which the woken one would run into */
 		return; /* kept */
 	default:
 		if (m->flags & IST__FRAME_CRITICAL) {
@@ -402,8 +403,8 @@ look_for_silence(struct ist__group *g, int64_t now)
 	}
 }
 
-static void
-look_for_dead(struct ist__group *g)
+void
+ist__mesh_look(struct ist__group *g)
 {
 	for (uint32_t r = 0; g->life && r < g->size; r++) {
 		if (r == g->rank || g->members[r].host != g->members[g->rank].host || g->gone[r] != IST__HERE_STILL)
@@ -445,7 +446,7 @@ on_tick(struct ist__timer *timer)
 	uint64_t moved = 0;
 	bool busy;
 
-	look_for_dead(g);
+	ist__mesh_look(g);
 	look_for_silence(g, now);
 	look_for_left(g, now);
 	beat(g, now);
@@ -454,7 +455,7 @@ on_tick(struct ist__timer *timer)
 	busy = g->waiters > 0;
 	pthread_mutex_unlock(&g->lock);
 	busy |= ist__line_is_busy(g->line, &moved);
-	ist__timer_set(g->loop, &g->tick, now + (busy ? BUSY_MS : IDLE_MS) * IST__MS);
+	ist__timer_set(g->loop, &g->tick, now + (g->life && !ist__keeper_waits(ist__groups_keeper(g->groups)) ? LOOK_MS : busy ? BUSY_MS : IDLE_MS) * IST__MS);
 }
 
 /* Late claimants of a rank that is held: they are told by whom. An early one of the next group of that name waits, since
@@ -505,9 +506,27 @@ start_here(void *arg)
 	ist__timer_set(g->loop, &g->tick, ist__now() + IDLE_MS * IST__MS);
 }
 
+/* All of this host are watched where they are few; of many each watches its neighbours, and the news is flooded. */
+static void
+watch_host(struct ist__group *g)
+{
+	struct ist__watched *w = ist__alloc(g->ctx, (g->n_same_host + 1) * sizeof(*w));
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; w && r < g->size; r++)
+		if (r != g->rank && g->members[r].host == g->members[g->rank].host && (g->n_same_host <= WATCH_ALL || g->link_of[r] >= 0)) {
+			w[n].slot = g->members[r].slot;
+			w[n++].who = ist__load_u64(g->members[r].card.id);
+		}
+	if (w)
+		ist__life_watch(g->life, w, n); /* without memory the tick alone looks */
+}
+
 void
 ist__mesh_start(struct ist__group *g)
 {
+	if (g->life)
+		watch_host(g);
 	ist__loop_run(g->loop, start_here, g);
 	if (g->rank == 0) {
 		g->expect.take = take_claimant;
@@ -541,6 +560,7 @@ ist__mesh_stop(struct ist__group *g)
 {
 	if (g->expect.take)
 		ist__ep_unexpect(g->ep, &g->expect);
+	ist__loop_settle(g->loop); /* we may be on somebody's way to another */
 	ist__loop_run(g->loop, stop_here, g);
 }
 

@@ -78,7 +78,6 @@ ist__objects_take(struct ist__group *g, struct ist__msg *m)
 	m->next = NULL;
 	*g->arrived_last = m;
 	g->arrived_last = &m->next;
-	pthread_cond_broadcast(&g->cond);
 }
 
 struct ist__msg *
@@ -625,6 +624,7 @@ ist_send_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32
 				pthread_mutex_lock(&g->lock);
 				ist__objects_take(g, m);
 				pthread_mutex_unlock(&g->lock);
+				pthread_cond_broadcast(&g->cond);
 			} else
 				ist__slab_put(ist__loop_slab(g->loop), m);
 		} else

@@ -127,7 +127,7 @@ connect_store(struct ist__rdv *rdv, int64_t deadline, struct ist_error *err)
 		return IST_OK;
 	}
 	/* a place that never answers is told at the call's deadline, by ist__rdv_silent */
-	conn = ist__conn_new(rdv->inbox->loop, fd, IST__INITIATOR, &rdv->ep->self, IST__NEVER);
+	conn = ist__conn_new(rdv->inbox->loop, fd, IST__INITIATOR, rdv->self, IST__NEVER);
 	rdv->post = conn ? ist__inbox_add(rdv->inbox, conn, IST__TAG_MEET) : NULL;
 	if (!rdv->post)
 		return ist__fail_memory(err, "meet");

@@ -13,6 +13,7 @@ enum ist__rdv_kind { IST__RDV_NONE, IST__RDV_TCP, IST__RDV_DIR, IST__RDV_KV };
 struct ist__rdv {
 	enum ist__rdv_kind kind;
 	struct ist__ep *ep;
+	const struct ist__self *self; /* who we are there, and for which group */
 	struct ist__inbox *inbox;
 	const char *name, *prefix, *dir;
 	uint32_t rank, size, host_meeting;

@@ -266,6 +266,29 @@ on_fail(const struct ist__msg *m, struct ist_error *err)
 	return e.code;
 }
 
+/* Rank 0: a member failed in its step. What it says of that goes to all, unless it is only that its time is over: then
+ * collect waits for better stories. */
+static ist_err
+failed_step(struct ist__form *f, uint32_t rank, const struct ist__msg *m, struct ist_error *err)
+{
+	struct ist__reader in;
+	struct ist_error e;
+
+	ist_error_init(&e);
+	ist__reader_init(&in, m->body, m->bytes);
+	ist__get_u8(&in);
+	if (in.bad || !ist__get_error(&in, &e))
+		ist__fail(&e, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
+	if (e.code == IST_TIMEOUT)
+		return IST_OK;
+	ist__fail_rank(&e, rank);
+	ist__fail_per_rank(&e, rank, e.code);
+	ist__fail_prefix(&e, "rank %u: ", rank);
+	f->told = true;
+	ist__error_copy(err, &e);
+	return e.code;
+}
+
 static ist_err
 on_message(struct ist__form *f, struct ist__spoke *s, struct ist__msg *m, struct ist_error *err)
 {
@@ -278,9 +301,10 @@ on_message(struct ist__form *f, struct ist__spoke *s, struct ist__msg *m, struct
 	case IST__ANSWER: settle_contests(f, m->from); break;
 	case IST__ROLL:
 	case IST__PHASE:
-	case IST__COMMIT:
 		ist__msg_free(f->inbox.loop, s->phase);
 		s->phase = m;
+		if (f->args.rank == 0 && s->post->tag >> 32 == IST__TAG_STAR && (m->bytes == 0 || m->body[0] != 0))
+			return failed_step(f, (uint32_t)s->post->tag, m, err); /* told at once: we may wait for something else of it */
 		return IST_OK;
 	default:
 		if (m->flags & IST__FRAME_CRITICAL) {
@@ -472,7 +496,7 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 		ist_error_init(&late);
 		ist__fail(&e, IST_TIMEOUT, "group_new", "the deadline passed in step \"%s\"", what);
 		for (uint32_t r = 1; r < f->args.size; r++) {
-			struct ist__msg *m = f->star[r].phase;
+			const struct ist__msg *m = f->star[r].phase;
 			struct ist__reader in;
 
 			if (!m || m->seq != step) {
@@ -615,7 +639,8 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 				ist__error_copy(err, &told);
 		}
 		if (mine) {
-			ist__fail_per_rank(err, 0, err ? err->code : mine);
+			if (!f->told)
+				ist__fail_per_rank(err, 0, err ? err->code : mine);
 			return fail_all(f, err);
 		}
 		e = collect(f, step, what, err);
@@ -643,14 +668,4 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 		return e;
 	}
 	return spread(f, all, err);
-}
-
-ist_err
-ist__form_commit(struct ist__form *f, struct ist_error *err)
-{
-	if (f->args.rank != 0)
-		return await_word(f, IST__COMMIT, 0, "commit", err);
-	for (uint32_t r = 1; r < f->args.size; r++)
-		ist__form_send(&f->star[r], f, IST__COMMIT, 0, NULL, 0);
-	return IST_OK;
 }

@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wire_up.c - after the roll-call: links to the neighbours, members of one host find each other by handing over a
- * descriptor, and the backend's channel is opened, offered and connected.
+ * wire_up.c - after the roll-call: links to the neighbours, and members of one host find each other by handing over a
+ * descriptor.
  */
 #include "base/clock.h"
 #include "base/fail.h"
 #include "group/form_int.h"
 #include "net/wire.h"
-#include "plug/plug.h"
 
 #include <errno.h>
-#include <poll.h>
-#include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 /* ---- links ---- */
@@ -24,7 +17,7 @@
 static ist_err
 add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16_t type, struct ist_error *err)
 {
-	struct ist__conn *conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->ep->self, f->deadline);
+	struct ist__conn *conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->self, f->deadline);
 
 	s->post = conn ? ist__inbox_add(&f->inbox, conn, tag) : NULL;
 	if (!s->post)
@@ -36,16 +29,9 @@ add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16
 static ist_err
 dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 {
-	struct ist__hostport hp;
-	struct ist__addrs at;
-	bool refused;
 	int fd;
-	ist_err e = ist__hostport_parse(f->claims[to].card.addr, true, &hp, err);
+	ist_err e = ist__reach(f, &f->claims[to].card, f->deadline, &fd, err);
 
-	if (!e)
-		e = ist__resolve(&hp, &at, err);
-	if (!e)
-		e = ist__dial(&at, f->deadline, f->inbox.cancel_fd, &fd, &refused, err);
 	if (!e)
 		e = add_conn(f, &f->links[to], fd, IST__TAG(IST__TAG_LINK, to), IST__LINK, err);
 	if (e) {
@@ -56,19 +42,12 @@ dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 	return e;
 }
 
-static bool
-may_share(const struct ist__form *f, uint32_t a, uint32_t b)
-{
-	/* whatever transport the data take: the sign of life serves all */
-	return !memcmp(f->claims[a].card.host_hint, f->claims[b].card.host_hint, sizeof(f->claims[a].card.host_hint));
-}
-
 static uint32_t
 first_of_host(const struct ist__form *f, uint32_t r)
 {
 	uint32_t first = 0;
 
-	while (first < r && !may_share(f, first, r))
+	while (first < r && !ist__may_share(&f->claims[first].card, &f->claims[r].card))
 		first++;
 	return first;
 }
@@ -77,19 +56,10 @@ first_of_host(const struct ist__form *f, uint32_t r)
 static void
 dial_local(struct ist__form *f, uint32_t first)
 {
-	const struct ist__card *card = &f->claims[first].card;
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd;
 
-	if (fd < 0)
-		return;
-	memcpy(un.sun_path + 1, "isthmus-", 8);
-	sodium_bin2hex(un.sun_path + 9, 33, card->local, sizeof(card->local));
-	if (connect(fd, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 8 + 32))) {
-		close(fd);
-		return;
-	}
-	add_conn(f, &f->local[first], fd, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, NULL);
+	if (!ist__reach_local(f, &f->claims[first].card, &fd))
+		add_conn(f, &f->local[first], fd, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, NULL);
 }
 
 static bool
@@ -106,24 +76,44 @@ wrong_member(struct ist__form *f, uint32_t rank, struct ist_error *err)
 	return IST_WRONG_PEER;
 }
 
+/* Is there a link between these two, other than by the star? */
+static bool
+linked(const uint32_t *nb, uint32_t n, uint32_t me, uint32_t to)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (nb[i] == to)
+			return to != 0 && me != 0;
+	return false;
+}
+
 ist_err
-ist__form_links(struct ist__form *f, struct ist_error *err)
+ist__form_dial_links(struct ist__form *f, struct ist_error *err)
 {
 	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank, first = first_of_host(f, me);
-	bool waits = true;
 	ist_err e;
 
-	if (first != me)
-		dial_local(f, first);
 	for (uint32_t i = 0; i < n; i++)
-		if (nb[i] != 0 && me != 0 && nb[i] < me && (e = dial_link(f, nb[i], err)))
+		if (nb[i] < me && linked(nb, n, me, nb[i]) && (e = dial_link(f, nb[i], err)))
 			return e;
-	while (waits) {
-		waits = first != me && f->local[first].post && !f->local[first].ready;
+	/* the star or a link may join us already, or have shown that nothing does */
+	if (first != me && first != 0 && !linked(nb, n, me, first))
+		dial_local(f, first);
+	return IST_OK;
+}
+
+ist_err
+ist__form_await_links(struct ist__form *f, struct ist_error *err)
+{
+	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank, first = first_of_host(f, me);
+
+	for (;;) {
+		bool waits = f->local[first].post && !f->local[first].ready;
+		ist_err e;
+
 		for (uint32_t i = 0; i < n; i++) {
 			struct ist__spoke *s = &f->links[nb[i]];
 
-			if (nb[i] == 0 || me == 0)
+			if (!linked(nb, n, me, nb[i]))
 				continue; /* the star serves */
 			if (!s->post || !s->ready)
 				waits = true;
@@ -131,11 +121,11 @@ ist__form_links(struct ist__form *f, struct ist_error *err)
 				return wrong_member(f, nb[i], err);
 		}
 		if (!waits)
-			break;
+			return IST_OK;
 		if (ist__now() >= f->deadline) {
 			e = ist__fail(err, IST_TIMEOUT, "group_new", "links to the neighbours did not come about in time");
 			for (uint32_t i = 0; i < n; i++)
-				if (nb[i] != 0 && me != 0 && !f->links[nb[i]].ready)
+				if (linked(nb, n, me, nb[i]) && !f->links[nb[i]].ready)
 					ist__fail_rank(err, nb[i]);
 			return e;
 		}
@@ -143,7 +133,15 @@ ist__form_links(struct ist__form *f, struct ist_error *err)
 		if (e)
 			return e;
 	}
-	return IST_OK;
+}
+
+bool
+ist__form_together(struct ist__form *f)
+{
+	uint32_t me = f->args.rank, first = first_of_host(f, me);
+	const struct ist__spoke *s = first != me ? ist__form_near(f, first) : NULL;
+
+	return me == 0 || (s && (first == 0 || s->ready));
 }
 
 /* ---- hosts ---- */
@@ -156,7 +154,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 
 	/* the others' sockets may still be on their way in; they have told that they stand */
 	for (uint32_t r = 0; r < f->args.size; r++)
-		while (r != me && f->host[r] == me && !f->local[r].post) {
+		while (r != me && f->host[r] == me && !ist__form_near(f, r)) {
 			if (ist__now() >= f->deadline) {
 				ist__fail(err, IST_TIMEOUT, "group_new", "rank %u did not show itself on this host", r);
 				ist__fail_rank(err, r);
@@ -182,7 +180,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			ist__frame_free(f->inbox.loop, x);
 			return ist__fail_sys(err, IST_LIMIT, errno, "group_new", "a descriptor for rank %u", r);
 		}
-		ist__conn_send(f->local[r].post->conn, x);
+		ist__conn_send(ist__form_near(f, r)->post->conn, x);
 	}
 	return e;
 }
@@ -230,406 +228,4 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 	if (!e)
 		e = f->host[me] == me ? lead_host(f, err) : follow_host(f, err);
 	return e ? e : ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me], err);
-}
-
-/* ---- the backend's channel ---- */
-
-/* Explicit wishes must be one; "auto" follows them. */
-static ist_err
-choose(struct ist__form *f, char *out, size_t room, struct ist_error *err)
-{
-	const char *wish = NULL;
-	uint32_t who = 0;
-
-	for (uint32_t r = 0; r < f->args.size; r++) {
-		const char *w = f->claims[r].backend;
-
-		if (!strcmp(w, "auto"))
-			continue;
-		if (!wish) {
-			wish = w;
-			who = r;
-		} else if (!strchr(w, '/') && !strchr(wish, '/') && strcmp(w, wish) != 0) {
-			ist__fail(err, IST_MISMATCH, "group_new", "rank %u asks for backend %s, rank %u for %s", who, wish, r, w);
-			ist__fail_rank(err, who);
-			ist__fail_rank(err, r);
-			return IST_MISMATCH;
-		}
-	}
-	if (strcmp(f->claims[f->args.rank].backend, "auto") != 0)
-		wish = f->claims[f->args.rank].backend; /* a plug-in may lie elsewhere on every host */
-	snprintf(out, room, "%s", wish ? wish : "host");
-	return IST_OK;
-}
-
-/* Names are for people; a backend gets what it can dial without asking anybody. */
-static bool
-numeric(const char *addr, char *room, size_t bytes)
-{
-	struct ist__hostport hp;
-	struct ist__addrs at;
-
-	if (ist__hostport_parse(addr, true, &hp, NULL) || ist__resolve(&hp, &at, NULL))
-		return false;
-	ist__sockaddr_host(&at.at[0], room, bytes);
-	return true;
-}
-
-static ist_err
-why_not(struct ist__form *f, ist_err e, const struct ist_status *why, const char *what, struct ist_error *err)
-{
-	ist__fail(err, e, "group_new", "backend %s: %s: %s", f->admitted->name, what, why->text[0] ? why->text : ist_err_text(e));
-	if (why->rank != IST_NO_RANK && why->rank < f->args.size)
-		ist__fail_rank(err, why->rank);
-	if (err)
-		err->sys = why->sys;
-	return e;
-}
-
-/* Runs one task of the channel to its end, and looks at the star meanwhile. */
-static ist_err
-run_task(struct ist__form *f, struct ist_task *task, const char *what, struct ist_error *err)
-{
-	const struct ist_backend *ops = &f->admitted->ops;
-	struct ist_status st = { .struct_size = sizeof(st), .rank = IST_NO_RANK };
-	bool aborted = false;
-	int64_t give_up = IST__NEVER;
-	ist_err e = IST_OK, failed = IST_OK;
-
-	for (;;) {
-		struct ist_progress p = { .struct_size = sizeof(p) };
-		struct pollfd fds[2] = { { .fd = -1, .events = POLLIN }, { .fd = f->inbox.cancel_fd, .events = POLLIN } };
-		ist_err armed;
-
-		e = ops->progress(f->chan, &p);
-		if (!e) {
-			st = (struct ist_status){ .struct_size = sizeof(st), .rank = IST_NO_RANK };
-			e = ops->test(f->chan, task, &st);
-		}
-		if (st.state >= IST_DONE)
-			break;
-		if (e && !failed)
-			failed = why_not(f, e, &st, what, err);
-		if (!failed && ist__now() >= f->deadline)
-			failed = ist__fail(err, IST_TIMEOUT, "group_new", "backend %s did not finish \"%s\" in time", f->admitted->name, what);
-		if (!failed)
-			failed = ist__form_wait(f, 0, err);
-		if (failed && !aborted) {
-			ops->abort(f->chan, failed);
-			aborted = true;
-			give_up = ist__now() + 1000 * IST__MS;
-		}
-		if (ist__now() >= give_up)
-			return failed; /* close frees the task */
-		armed = p.more ? IST_BUSY : ops->arm(f->chan, &fds[0].fd);
-		if (armed != IST_BUSY)
-			poll(fds, aborted ? 1 : 2, fds[0].fd >= 0 ? 10 : 1);
-	}
-	ops->task_free(f->chan, task);
-	if (failed)
-		return failed;
-	return e ? why_not(f, e, &st, what, err) : IST_OK;
-}
-
-static ist_err
-open_channel(struct ist__form *f, struct ist__writer *mine, struct ist_error *err)
-{
-	char name[256], shown[IST__BOUND];
-	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
-	struct ist_open args = { .struct_size = sizeof(args), .rank = f->args.rank, .size = f->args.size, .mem = f->ep->mem,
-		.device = f->ep->device, .generation = f->generation, .deadline_ns = f->deadline, .options = f->options,
-		.listen = f->bound, .transport = f->ep->transport };
-	ist_err e = choose(f, name, sizeof(name), err);
-
-	if (!e)
-		e = ist__plug_get(f->env, name, &f->admitted, err);
-	if (e)
-		return e;
-	if (f->ep->advertise[0] && numeric(f->card.addr, shown, sizeof(shown)))
-		args.advertise = shown;
-	memcpy(&args.group, f->key, sizeof(args.group));
-	e = f->admitted->ops.open(f->admitted->ops.self, f->admitted->host, &args, &f->chan, &why);
-	if (!e && !f->chan)
-		e = IST_BAD_PLUGIN;
-	if (e) {
-		f->chan = NULL;
-		return why_not(f, e, &why, "open", err);
-	}
-	ist__put_str(mine, f->admitted->plain);
-	ist__put_str(mine, f->admitted->probe.version);
-	ist__put_u64(mine, f->admitted->probe.traits);
-	ist__put_u32(mine, (uint32_t)f->admitted->probe.n_settings);
-	for (uint64_t i = 0; i < f->admitted->probe.n_settings; i++) {
-		ist__put_str(mine, f->admitted->probe.settings[i].name);
-		ist__put_str(mine, f->admitted->probe.settings[i].value);
-	}
-	ist__put_str(mine, f->admitted->probe.library);
-	return IST_OK;
-}
-
-enum { SETTING = 256, SETTINGS = 32 };
-
-static bool
-is_number(const char *text)
-{
-	char *end;
-
-	(void)strtoull(text, &end, 0);
-	return text[0] >= '0' && text[0] <= '9' && *end == 0;
-}
-
-/* The value of setting i that holds for all: equal everywhere, or the least. */
-static ist_err
-agree_setting(struct ist__form *f, const struct ist_setting *ours, struct ist__reader *rest, char out[SETTING], struct ist_error *err)
-{
-	char first[SETTING] = "", name[SETTING], value[SETTING];
-
-	for (uint32_t r = 0; r < f->args.size; r++) {
-		ist__get_str(&rest[r], name, sizeof(name));
-		ist__get_str(&rest[r], value, sizeof(value));
-		if (rest[r].bad || strcmp(name, ours->name) != 0) {
-			ist__fail(err, IST_MISMATCH, "group_new", "backend %s of rank %u knows no setting %s", f->admitted->name, r, ours->name);
-			ist__fail_rank(err, r);
-			return IST_MISMATCH;
-		}
-		if (ours->rule == 1 && !is_number(value)) {
-			ist__fail(err, IST_MISMATCH, "group_new", "setting %s of backend %s: rank %u has \"%s\", which is no number", ours->name,
-				f->admitted->name, r, value);
-			ist__fail_rank(err, r);
-			return IST_MISMATCH;
-		}
-		if (r == 0)
-			snprintf(first, sizeof(first), "%s", value);
-		else if (ours->rule == 0 && strcmp(first, value) != 0) {
-			ist__fail(err, IST_MISMATCH, "group_new", "setting %s of backend %s: rank 0 has \"%s\", rank %u has \"%s\"", ours->name, f->admitted->name, first, r, value);
-			ist__fail_rank(err, 0);
-			ist__fail_rank(err, r);
-			ist__fail_next(err, "set %s alike on all members", ours->name);
-			return IST_MISMATCH;
-		} else if (ours->rule == 1 && strtoull(value, NULL, 0) < strtoull(first, NULL, 0))
-			snprintf(first, sizeof(first), "%s", value);
-	}
-	snprintf(out, SETTING, "%s", first);
-	return IST_OK;
-}
-
-/* The first rank whose version is of another line than rank 0's. */
-struct odd {
-	uint32_t rank; /* 0: none */
-	char first[128], other[128];
-};
-
-static void
-look_at_version(struct odd *odd, uint32_t r, const char *version)
-{
-	if (r == 0)
-		snprintf(odd->first, sizeof(odd->first), "%s", version);
-	else if (!odd->rank && version[0] >= '0' && version[0] <= '9' && odd->first[0] >= '0' && odd->first[0] <= '9' &&
-		 strtoull(version, NULL, 10) != strtoull(odd->first, NULL, 10)) {
-		odd->rank = r;
-		snprintf(odd->other, sizeof(odd->other), "%s", version);
-	}
-}
-
-/* all has come to the paths of the libraries. A loader that picked another file than was meant shows there. */
-static ist_err
-fail_version(struct ist__form *f, const struct odd *odd, struct ist__reader *all, struct ist_error *err)
-{
-	char first[256], other[256];
-
-	ist__get_str(&all[0], first, sizeof(first));
-	ist__get_str(&all[odd->rank], other, sizeof(other));
-	ist__fail(err, IST_VERSION_MISMATCH, "group_new", "backend %s: rank 0 has version %s (%s), rank %u has %s (%s)", f->admitted->plain, odd->first,
-		first, odd->rank, odd->other, other);
-	ist__fail_rank(err, 0);
-	ist__fail_rank(err, odd->rank);
-	return IST_VERSION_MISMATCH;
-}
-
-static ist_err
-agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, char values[][SETTING], struct ist_error *err)
-{
-	char plain[128], version[128];
-	struct odd odd = { .rank = 0 };
-	ist_err e = IST_OK;
-
-	for (uint32_t r = 0; r < f->args.size; r++) {
-		uint64_t traits;
-
-		ist__get_str(&all[r], plain, sizeof(plain));
-		ist__get_str(&all[r], version, sizeof(version));
-		traits = ist__get_u64(&all[r]);
-		if (ist__get_u32(&all[r]) != f->admitted->probe.n_settings || all[r].bad || strcmp(plain, f->admitted->plain) != 0) {
-			ist__fail(err, IST_MISMATCH, "group_new", "rank %u uses backend %s %s, rank %u uses %s %s", r, plain, version, f->args.rank,
-				f->admitted->plain, f->admitted->probe.version);
-			ist__fail_rank(err, r);
-			return IST_MISMATCH;
-		}
-		if (strcmp(version, f->admitted->probe.version) != 0)
-			ist__log(f->ctx, 1, "backend %s: rank %u has version %s, this one %s (%s)", plain, r, version, f->admitted->probe.version, f->admitted->probe.library);
-		look_at_version(&odd, r, version);
-		if (traits & IST_TRAIT_ONE_RANK && f->claims[r].mem != IST_MEM_HOST)
-			for (uint32_t q = 0; q < r; q++)
-				if (f->host[q] == f->host[r] && f->claims[q].mem == f->claims[r].mem && f->claims[q].device == f->claims[r].device) {
-					ist__fail(err, IST_DEVICE_CONFLICT, "group_new", "ranks %u and %u use one device (%d), and backend %s forbids that", q, r, f->claims[r].device, plain);
-					ist__fail_rank(err, q);
-					ist__fail_rank(err, r);
-					return IST_DEVICE_CONFLICT;
-				}
-	}
-	for (uint64_t i = 0; !e && i < f->admitted->probe.n_settings && i < SETTINGS; i++) {
-		agreed[i] = f->admitted->probe.settings[i];
-		e = agree_setting(f, &f->admitted->probe.settings[i], all, values[i], err);
-		agreed[i].value = values[i];
-	}
-	return e || !odd.rank ? e : fail_version(f, &odd, all, err);
-}
-
-/* Descriptors for members of this host go by way of its first member. */
-static ist_err
-send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
-{
-	struct ist__frame *x = ist__frame_new(f->inbox.loop, IST__FDS, NULL, 1);
-
-	if (!x)
-		return ist__fail_memory(err, "group_new");
-	x->body[0] = (uint8_t)n;
-	x->flags = IST__FRAME_HAS_FDS;
-	x->from = from;
-	for (uint32_t i = 0; i < n; i++) {
-		x->fds[i] = dup(fds[i]);
-		if (x->fds[i] < 0) {
-			int sys = errno;
-
-			ist__frame_free(f->inbox.loop, x);
-			return ist__fail_sys(err, IST_LIMIT, sys, "group_new", "passing descriptors on");
-		}
-		x->n_fds++;
-	}
-	ist__conn_send(s->post->conn, x);
-	return IST_OK;
-}
-
-static ist_err
-pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds, struct ist_error *err)
-{
-	uint32_t me = f->args.rank, first = f->host[me];
-	bool waits = true;
-	ist_err e = IST_OK;
-
-	if (f->n_here == 1)
-		return IST_OK;
-	if (first != me && mine->n_fds > 0)
-		e = send_fds(f, &f->local[first], me, mine->fds, (uint32_t)mine->n_fds, err);
-	for (uint32_t r = 0; !e && first == me && mine->n_fds > 0 && r < f->args.size; r++)
-		if (r != me && f->host[r] == me)
-			e = send_fds(f, &f->local[r], me, mine->fds, (uint32_t)mine->n_fds, err);
-	while (!e && waits) {
-		waits = false;
-		for (uint32_t r = 0; r < f->args.size; r++)
-			if (r != me && f->host[r] == first && n_fds[r] > 0 && !f->wires[r].came)
-				waits = true;
-		if (!waits)
-			break;
-		if (ist__now() >= f->deadline)
-			e = ist__fail(err, IST_TIMEOUT, "group_new", "descriptors of members of this host did not come in time");
-		else
-			e = ist__form_wait(f, IST__NEVER, err);
-	}
-	for (uint32_t r = 0; !e && first == me && r < f->args.size; r++)
-		for (uint32_t to = 0; !e && to < f->args.size; to++)
-			if (r != me && to != r && to != me && f->host[to] == me && f->host[r] == me && f->wires[r].n > 0)
-				e = send_fds(f, &f->local[to], r, f->wires[r].fd, f->wires[r].n, err);
-	return e;
-}
-
-static ist_err
-offer(struct ist__form *f, struct ist_wire *mine, struct ist_error *err)
-{
-	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
-	struct ist_task *task = NULL;
-	ist_err e;
-
-	if (!(f->admitted->slots & IST__SLOT_OFFER))
-		return IST_OK;
-	e = f->admitted->ops.offer(f->chan, mine, &task, &why);
-	if (!e && !task)
-		e = IST_BAD_PLUGIN;
-	if (e)
-		return why_not(f, e, &why, "offer", err);
-	e = run_task(f, task, "offer", err);
-	if (!e && (mine->bytes > 65536 || mine->n_fds > IST__FRAME_FDS))
-		e = ist__fail(err, IST_BAD_PLUGIN, "group_new", "backend %s offers %llu bytes and %llu descriptors; at most 65536 and 8 are allowed", f->admitted->name,
-			(unsigned long long)mine->bytes, (unsigned long long)mine->n_fds);
-	return e;
-}
-
-static ist_err
-connect_channel(struct ist__form *f, struct ist__reader *all, const struct ist_wire *mine, const uint32_t *n_fds,
-	const struct ist_setting *agreed, struct ist_error *err)
-{
-	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
-	struct ist_wire *wires = ist__alloc(f->ctx, f->args.size * sizeof(*wires));
-	struct ist_connect args = { .struct_size = sizeof(args), .size = f->args.size, .all = wires, .agreed = agreed,
-		.n_agreed = f->admitted->probe.n_settings };
-	struct ist_task *task = NULL;
-	ist_err e;
-
-	if (!wires)
-		return ist__fail_memory(err, "group_new");
-	e = pass_fds(f, mine, n_fds, err);
-	for (uint32_t r = 0; r < f->args.size; r++) {
-		wires[r].bytes = all[r].left;
-		wires[r].addr = all[r].at;
-		if (r == f->args.rank)
-			wires[r] = *mine;
-		else if (f->wires[r].came) {
-			wires[r].fds = f->wires[r].fd;
-			wires[r].n_fds = f->wires[r].n;
-		}
-	}
-	if (!e) {
-		e = f->admitted->ops.connect(f->chan, &args, &task, &why);
-		if (!e && !task)
-			e = IST_BAD_PLUGIN;
-		e = e ? why_not(f, e, &why, "connect", err) : run_task(f, task, "connect", err);
-	}
-	ist__free(f->ctx, wires);
-	return e;
-}
-
-ist_err
-ist__form_channel(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
-{
-	struct ist_setting agreed[SETTINGS];
-	char values[SETTINGS][SETTING];
-	struct ist__writer w;
-	struct ist_wire mine = { .bytes = 0 };
-	uint32_t *n_fds = ist__alloc(f->ctx, f->args.size * sizeof(*n_fds));
-	ist_err e;
-
-	if (!n_fds)
-		return ist__fail_memory(err, "group_new");
-	ist__writer_init(&w, f->ctx);
-	e = open_channel(f, &w, err);
-	e = ist__form_exchange(f, 2, "open", e, err, w.at, w.bytes, all);
-	if (!e) {
-		e = agree(f, all, agreed, values, err);
-		if (!e)
-			e = offer(f, &mine, err);
-		w.bytes = 0;
-		ist__put_u32(&w, (uint32_t)mine.n_fds);
-		ist__put_bytes(&w, mine.addr, mine.bytes);
-		e = ist__form_exchange(f, 3, "offer", e, err, w.at, w.bytes, all);
-	}
-	for (uint32_t r = 0; !e && r < f->args.size; r++)
-		n_fds[r] = ist__get_u32(&all[r]);
-	if (!e) {
-		e = connect_channel(f, all, &mine, n_fds, agreed, err);
-		f->voted = !e;
-		e = ist__form_exchange(f, 4, "connect", e, err, NULL, 0, all);
-	}
-	ist__writer_fini(&w);
-	ist__free(f->ctx, n_fds);
-	return e;
 }

@@ -65,7 +65,7 @@ struct ist__store {
 	struct row *rows;
 	uint32_t n_sessions, n_rows;
 	char own[256];
-	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void (*refused)(void *owner, const struct ist_error *err, bool proven, uint32_t group);
 	void *owner;
 };
 
@@ -463,12 +463,12 @@ on_visitor(void *owner, struct ist__conn *conn, struct ist__frame *frame)
 }
 
 static void
-on_refused(void *owner, const struct ist_error *err, bool proven)
+on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group)
 {
 	struct ist__store *store = owner;
 
 	if (store->refused)
-		store->refused(store->owner, err, proven);
+		store->refused(store->owner, err, proven, group);
 }
 
 static void
@@ -537,6 +537,7 @@ ist__store_free(struct ist__store *store)
 {
 	if (!store)
 		return;
+	ist__loop_settle(store->loop); /* a last word may be for somebody who waits here */
 	ist__acceptor_free(store->acceptor);
 	ist__loop_run(store->loop, stop_here, store);
 	ist__free(ctx_of(store), store);

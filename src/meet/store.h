@@ -19,7 +19,7 @@ struct ist__store_args {
 	/* The group of the member that hosts it, "" for a place on its own; it is used to find typing errors in names. */
 	const char *own;
 	/* Tells owner of visitors whose hello did not hold, as an acceptor does; may be NULL. */
-	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void (*refused)(void *owner, const struct ist_error *err, bool proven, uint32_t group);
 	void *owner;
 };
 struct ist__store *ist__store_new(const struct ist__store_args *args, struct ist_error *err);

@@ -71,7 +71,7 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 	ist__log(ctx_of(a), a->refused < 10 || (a->refused & (a->refused - 1)) == 0 ? 1 : 3,
 		"connection refused: %s; %llu so far", err->detail, (unsigned long long)a->refused);
 	if (a->args.refused)
-		a->args.refused(a->args.owner, err, proven);
+		a->args.refused(a->args.owner, err, proven, ist__conn_group(conn));
 	ist__conn_close(conn, false);
 }
 

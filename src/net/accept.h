@@ -20,7 +20,7 @@ struct ist__acceptor_args {
 	 * the frame says nothing (it is from a newer library), and the next one is the first. Loop's thread. */
 	bool (*visitor)(void *owner, struct ist__conn *conn, struct ist__frame *frame);
 	/* A hello that did not hold; proven: the other side does know the secret (a version that does not fit). */
-	void (*refused)(void *owner, const struct ist_error *err, bool proven);
+	void (*refused)(void *owner, const struct ist_error *err, bool proven, uint32_t group);
 };
 
 struct ist__acceptor *ist__acceptor_new(const struct ist__acceptor_args *args, struct ist_error *err);

@@ -26,7 +26,6 @@ struct ist__conn {
 	enum ist__side side;
 	enum phase phase;
 	bool is_unix, lingering;
-	bool attaching; /* the job is queued to do that; set before, then the loop's thread only */
 	atomic_bool ready;
 	struct ist__self self;
 	struct ist__agreed agreed;
@@ -157,8 +156,7 @@ conn_free(struct ist__conn *c)
 	c->phase = OVER;
 	close(c->watch.fd);
 	c->job.run = free_here;
-	if (!c->attaching) /* else the job is under way, and does this instead */
-		ist__loop_post(c->loop, &c->job);
+	ist__loop_post(c->loop, &c->job);
 }
 
 /* ---- sending ---- */
@@ -619,12 +617,13 @@ read_some(struct ist__conn *c, uint32_t *budget)
 	struct iovec v[2];
 	struct msghdr m = { .msg_iov = v };
 	struct ist__frame *f = c->partial;
-	uint32_t body = 0;
+	uint32_t body = 0, room;
 	ssize_t n;
 
 	if (f && c->n_in == 0) /* straight to its place */
 		v[m.msg_iovlen++] = (struct iovec){ f->body + c->partial_bytes, body = f->bytes - c->partial_bytes };
 	v[m.msg_iovlen++] = (struct iovec){ c->in + c->n_in, IN_BYTES - c->n_in };
+	room = body + IN_BYTES - c->n_in;
 	if (c->is_unix) {
 		m.msg_control = control.bytes;
 		m.msg_controllen = sizeof(control.bytes);
@@ -642,7 +641,7 @@ read_some(struct ist__conn *c, uint32_t *budget)
 		return false;
 	}
 	atomic_store_explicit(&c->heard, ist__now(), memory_order_relaxed);
-	*budget = *budget > (uint32_t)n ? *budget - (uint32_t)n : 0;
+	*budget = *budget > (uint32_t)n && (uint32_t)n == room ? *budget - (uint32_t)n : 0; /* less than asked for: it is empty */
 	if ((uint32_t)n < body) {
 		c->partial_bytes += (uint32_t)n;
 		return true;
@@ -685,12 +684,11 @@ on_event(struct ist__watch *watch, uint32_t events)
 /* ---- the rest ---- */
 
 static void
-attach_here(struct ist__job *job)
+attach_here(void *arg)
 {
-	struct ist__conn *c = (struct ist__conn *)(void *)((char *)job - offsetof(struct ist__conn, job));
+	struct ist__conn *c = arg;
 	int sys = ist__loop_watch(c->loop, &c->watch, EPOLLIN);
 
-	c->attaching = false;
 	if (sys) {
 		end_with(c, IST_IO, sys, "epoll");
 		return;
@@ -707,9 +705,7 @@ ist__conn_attach(struct ist__conn *c, const struct ist__conn_ops *ops, void *own
 {
 	c->ops = ops;
 	c->owner = owner;
-	c->job.run = attach_here;
-	c->attaching = true;
-	ist__loop_post(c->loop, &c->job);
+	ist__loop_run(c->loop, attach_here, c);
 }
 
 void
@@ -748,10 +744,22 @@ ist__conn_agreed(const struct ist__conn *c)
 	return &c->agreed;
 }
 
+uint32_t
+ist__conn_group(const struct ist__conn *c)
+{
+	return ist__hello_group(c->theirs);
+}
+
 const char *
 ist__conn_peer(const struct ist__conn *c)
 {
 	return c->peer;
+}
+
+bool
+ist__conn_is_unix(const struct ist__conn *c)
+{
+	return c->is_unix;
 }
 
 bool

@@ -69,7 +69,9 @@ uint64_t ist__conn_queued(struct ist__conn *conn);          /* bytes that wait t
 int64_t ist__conn_heard(const struct ist__conn *conn);      /* when the last byte came */
 bool ist__conn_is_ready(const struct ist__conn *conn);
 const struct ist__agreed *ist__conn_agreed(const struct ist__conn *conn); /* after ready */
+uint32_t ist__conn_group(const struct ist__conn *conn); /* the mark in the other side's hello, once that is there; 0 before */
 const char *ist__conn_peer(const struct ist__conn *conn);   /* address, for messages */
+bool ist__conn_is_unix(const struct ist__conn *conn); /* so both ends are on one host, and descriptors may be sent */
 bool ist__conn_local(const struct ist__conn *conn, union ist__sockaddr *out); /* our end */
 struct ist__loop *ist__conn_loop(const struct ist__conn *conn);
 

@@ -26,6 +26,7 @@ ist__hello_make(const struct ist__self *self, uint8_t out[IST__HELLO_BYTES])
 	ist__store_u64(out + 24, self->features);
 	ist__store_u64(out + 32, self->required);
 	ist__store_u32(out + 40, VERSION);
+	ist__store_u32(out + 44, self->group);
 	randombytes_buf(out + 48, 32);
 	memcpy(out + 80, self->member, IST__MEMBER_BYTES);
 }
@@ -37,6 +38,12 @@ ist__hello_look(const uint8_t *at, uint64_t n, struct ist_error *err)
 	    (n >= 12 && ist__load_u32(at + 8) != IST__HELLO_BYTES))
 		return ist__fail(err, IST_WRONG_PEER, "hello", "something answers, but not as Isthmus");
 	return IST_OK;
+}
+
+uint32_t
+ist__hello_group(const uint8_t at[IST__HELLO_BYTES])
+{
+	return ist__load_u32(at + 44);
 }
 
 ist_err
@@ -54,6 +61,7 @@ ist__hello_read(const struct ist__self *self, const uint8_t at[IST__HELLO_BYTES]
 	h->features = ist__load_u64(at + 24);
 	h->required = ist__load_u64(at + 32);
 	h->version = ist__load_u32(at + 40);
+	h->group = ist__hello_group(at);
 	memcpy(h->member, at + 80, IST__MEMBER_BYTES);
 	a.proto = h->proto_max < self->proto_max ? h->proto_max : self->proto_max;
 	a.features = h->features & self->features;

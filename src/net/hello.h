@@ -19,7 +19,8 @@
  *      12      4  flags: 1 a secret is set
  *      16      4  lowest protocol version spoken    20   4  highest
  *      24      8  features offered                  32   8  features required of the other side
- *      40      4  library version, major<<16|minor<<8|patch     44   4  0
+ *      40      4  library version, major<<16|minor<<8|patch
+ *      44      4  mark of the group that the visit is for: the first bytes of its key; 0: for none in particular
  *      48     32  nonce
  *      80     16  member id (random, one an endpoint)
  *      96     32  proof
@@ -47,10 +48,11 @@ struct ist__self {
 	uint8_t member[IST__MEMBER_BYTES];
 	const uint8_t *key; /* IST__KEY_BYTES, locked memory; lives as long as the endpoint */
 	bool has_secret;
+	uint32_t group; /* mark of the group that we come for; 0: none */
 };
 
 struct ist__hello {
-	uint32_t flags, proto_min, proto_max, version;
+	uint32_t flags, proto_min, proto_max, version, group;
 	uint64_t features, required;
 	uint8_t member[IST__MEMBER_BYTES];
 };
@@ -66,6 +68,7 @@ void ist__hello_make(const struct ist__self *self, uint8_t out[IST__HELLO_BYTES]
 /* WRONG_PEER when these can't be the first bytes of one of us: n may be fewer than a hello, then only what is there is
  * looked at. */
 ist_err ist__hello_look(const uint8_t *at, uint64_t n, struct ist_error *err);
+uint32_t ist__hello_group(const uint8_t at[IST__HELLO_BYTES]); /* the mark alone, whatever version speaks */
 /* The whole hello: VERSION_MISMATCH with both ranges, BAD_SECRET where just one side has one. */
 ist_err ist__hello_read(const struct ist__self *self, const uint8_t at[IST__HELLO_BYTES], struct ist__agreed *out, struct ist_error *err);
 enum ist__side { IST__RESPONDER = 1, IST__INITIATOR = 2 };

@@ -41,11 +41,18 @@ ist__event_done(struct ist__inbox *inbox, struct ist__event *event)
 	event->error = NULL;
 }
 
+static void
+nothing(void *arg)
+{
+	(void)arg;
+}
+
 void
 ist__inbox_fini(struct ist__inbox *inbox)
 {
 	while (inbox->posts)
 		ist__inbox_drop(inbox, inbox->posts, true);
+	ist__loop_run(inbox->loop, nothing, NULL); /* nobody is inside push any more */
 	close(inbox->cancel_fd);
 	pthread_cond_destroy(&inbox->cond);
 	pthread_mutex_destroy(&inbox->lock);
@@ -89,8 +96,8 @@ push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame
 	pthread_mutex_lock(&inbox->lock);
 	*inbox->last = e;
 	inbox->last = &e->next;
-	pthread_cond_signal(&inbox->cond);
 	pthread_mutex_unlock(&inbox->lock);
+	pthread_cond_signal(&inbox->cond); /* not under the lock, which the woken one would run into; fini waits for our turn's end */
 }
 
 static void
@@ -252,7 +259,7 @@ ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *o
 	int rc = 0;
 
 	pthread_mutex_lock(&inbox->lock);
-	while (!inbox->first && !inbox->cancelled && !inbox->starved && rc == 0)
+	while (!inbox->first && !inbox->cancelled && !inbox->starved && rc == 0 && deadline > 0)
 		rc = deadline == IST__NEVER ? pthread_cond_wait(&inbox->cond, &inbox->lock) :
 			pthread_cond_timedwait(&inbox->cond, &inbox->lock, &until);
 	e = inbox->cancelled ? NULL : inbox->first;

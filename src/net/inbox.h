@@ -55,7 +55,7 @@ void ist__inbox_drop(struct ist__inbox *inbox, struct ist__post *post, bool ling
 void ist__inbox_release(struct ist__inbox *inbox, struct ist__post *post,
 	void (*take)(void *arg, struct ist__conn *conn, struct ist__frame *frames, bool gone), void *arg);
 
-/* Waits for the next event. TIMEOUT or ABORTED fill err. The caller frees what the event holds with
+/* Waits for the next event (deadline 0: looks). TIMEOUT or ABORTED fill err. The caller frees what the event holds with
  * ist__event_done. */
 ist_err ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *out, struct ist_error *err);
 void ist__event_done(struct ist__inbox *inbox, struct ist__event *event);

@@ -17,10 +17,15 @@ struct ist__loop {
 	struct ist__slab slab;
 	int epoll, event;
 	pthread_t thread;
+	pthread_mutex_t turn;      /* held by whoever touches what the loop owns: its thread between two waits, or a caller */
+	_Atomic(uintptr_t) owner;  /* who holds it; 0: nobody */
+	int64_t awake_at;          /* when its thread wakes by itself */
+	uint64_t unwatched;        /* watches ended so far */
 	pthread_mutex_t lock; /* jobs */
 	struct ist__job *first, **last;
 	struct ist__timer *timers; /* soonest first */
-	struct epoll_event batch[BATCH];
+	struct epoll_event fetched[BATCH]; /* by its thread */
+	struct epoll_event *batch; /* what the turn at hand goes through */
 	int n_batch, at_batch;
 	atomic_bool stop;
 	uint32_t held;
@@ -43,7 +48,21 @@ ist__loop_slab(struct ist__loop *loop)
 bool
 ist__loop_here(const struct ist__loop *loop)
 {
-	return pthread_equal(loop->thread, pthread_self());
+	return atomic_load_explicit(&loop->owner, memory_order_relaxed) == (uintptr_t)pthread_self();
+}
+
+static void
+turn_begin(struct ist__loop *loop)
+{
+	pthread_mutex_lock(&loop->turn);
+	atomic_store_explicit(&loop->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
+}
+
+static void
+turn_end(struct ist__loop *loop)
+{
+	atomic_store_explicit(&loop->owner, 0, memory_order_relaxed);
+	pthread_mutex_unlock(&loop->turn);
 }
 
 int
@@ -66,6 +85,7 @@ void
 ist__loop_unwatch(struct ist__loop *loop, struct ist__watch *watch)
 {
 	epoll_ctl(loop->epoll, EPOLL_CTL_DEL, watch->fd, NULL);
+	loop->unwatched++;
 	for (int i = loop->at_batch; i < loop->n_batch; i++)
 		if (loop->batch[i].data.ptr == watch)
 			loop->batch[i].data.ptr = NULL;
@@ -117,48 +137,47 @@ ist__loop_post(struct ist__loop *loop, struct ist__job *job)
 	*loop->last = job;
 	loop->last = &job->next;
 	pthread_mutex_unlock(&loop->lock);
-	ist__loop_wake(loop);
+	if (!ist__loop_here(loop)) /* else it is run before the turn ends */
+		ist__loop_wake(loop);
 }
 
-struct call {
-	struct ist__job job;
-	void (*fn)(void *arg);
-	void *arg;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	bool done;
-};
-
 static void
-call_run(struct ist__job *job)
+run_jobs(struct ist__loop *loop)
 {
-	struct call *c = (struct call *)job;
+	struct ist__job *job;
 
-	c->fn(c->arg);
-	pthread_mutex_lock(&c->lock);
-	c->done = true;
-	pthread_cond_signal(&c->cond); /* under the lock: c is gone as soon as the waiter has it */
-	pthread_mutex_unlock(&c->lock);
+	do {
+		pthread_mutex_lock(&loop->lock);
+		job = loop->first;
+		loop->first = NULL;
+		loop->last = &loop->first;
+		pthread_mutex_unlock(&loop->lock);
+		for (struct ist__job *next; job; job = next) {
+			next = job->next;
+			job->run(job);
+		}
+		pthread_mutex_lock(&loop->lock);
+		job = loop->first;
+		pthread_mutex_unlock(&loop->lock);
+	} while (job);
 }
 
 void
 ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg)
 {
-	struct call c = { .job.run = call_run, .fn = fn, .arg = arg };
+	bool wake;
 
 	if (ist__loop_here(loop)) {
 		fn(arg);
 		return;
 	}
-	pthread_mutex_init(&c.lock, NULL);
-	pthread_cond_init(&c.cond, NULL);
-	ist__loop_post(loop, &c.job);
-	pthread_mutex_lock(&c.lock);
-	while (!c.done)
-		pthread_cond_wait(&c.cond, &c.lock);
-	pthread_mutex_unlock(&c.lock);
-	pthread_cond_destroy(&c.cond);
-	pthread_mutex_destroy(&c.lock);
+	turn_begin(loop);
+	fn(arg);
+	run_jobs(loop);
+	wake = loop->timers && loop->timers->at < loop->awake_at;
+	turn_end(loop);
+	if (wake)
+		ist__loop_wake(loop);
 }
 
 void
@@ -181,24 +200,6 @@ ist__loop_each(struct ist__loop *loop, void (*fn)(void *arg), void *arg)
 }
 
 static void
-run_jobs(struct ist__loop *loop)
-{
-	struct ist__job *job;
-
-	pthread_mutex_lock(&loop->lock);
-	job = loop->first;
-	loop->first = NULL;
-	loop->last = &loop->first;
-	pthread_mutex_unlock(&loop->lock);
-	while (job) {
-		struct ist__job *next = job->next;
-
-		job->run(job);
-		job = next;
-	}
-}
-
-static void
 run_timers(struct ist__loop *loop)
 {
 	int64_t now = ist__now();
@@ -212,34 +213,75 @@ run_timers(struct ist__loop *loop)
 	}
 }
 
+/* Sleeps until something comes, and takes the turn. What was fetched while a watch ended under us may be that watch's:
+ * it is left, and fetched again. */
+static int
+await_turn(struct ist__loop *loop)
+{
+	uint64_t unwatched = loop->unwatched;
+	int n;
+
+	loop->awake_at = loop->timers ? loop->timers->at : IST__NEVER;
+	n = ist__poll_ms(loop->awake_at, -1);
+	turn_end(loop);
+	n = epoll_wait(loop->epoll, loop->fetched, BATCH, n);
+	turn_begin(loop);
+	loop->awake_at = INT64_MIN; /* nobody need wake us */
+	return n < 0 || loop->unwatched != unwatched ? 0 : n;
+}
+
+static void
+dispatch(struct ist__loop *loop, struct epoll_event *batch, int n)
+{
+	uint64_t count;
+
+	loop->batch = batch;
+	loop->n_batch = n;
+	for (loop->at_batch = 0; loop->at_batch < loop->n_batch;) {
+		struct epoll_event e = loop->batch[loop->at_batch++];
+		struct ist__watch *w = e.data.ptr;
+
+		if (w)
+			w->on(w, e.events);
+		else if (e.events & EPOLLIN && read(loop->event, &count, sizeof(count)) < 0)
+			continue; /* somebody's ended watch, or nothing to empty */
+	}
+	loop->n_batch = 0;
+}
+
+void
+ist__loop_settle(struct ist__loop *loop)
+{
+	struct epoll_event batch[BATCH];
+	int n;
+
+	if (ist__loop_here(loop))
+		return;
+	turn_begin(loop);
+	n = epoll_wait(loop->epoll, batch, BATCH, 0);
+	dispatch(loop, batch, n < 0 ? 0 : n);
+	run_jobs(loop);
+	turn_end(loop);
+	ist__loop_wake(loop); /* timers, and what was told to the loop's thread, may be among it */
+}
+
 static void *
 loop_main(void *arg)
 {
 	struct ist__loop *loop = arg;
-	uint64_t count;
 
+	turn_begin(loop);
 	while (!atomic_load(&loop->stop) || loop->held > 0) {
-		int64_t next = loop->timers ? loop->timers->at : IST__NEVER;
-		int n = epoll_wait(loop->epoll, loop->batch, BATCH, ist__poll_ms(next, -1));
+		int n = await_turn(loop);
 
-		loop->n_batch = n < 0 ? 0 : n;
-		for (loop->at_batch = 0; loop->at_batch < loop->n_batch;) {
-			struct epoll_event e = loop->batch[loop->at_batch++];
-			struct ist__watch *w = e.data.ptr;
-
-			if (w)
-				w->on(w, e.events);
-			else if (e.events & EPOLLIN && read(loop->event, &count, sizeof(count)) < 0)
-				continue; /* somebody's ended watch, or nothing to empty */
-		}
-		loop->n_batch = 0;
+		dispatch(loop, loop->fetched, n);
 		if (loop->each)
 			loop->each(loop->each_arg);
 		run_jobs(loop);
 		run_timers(loop);
 	}
-	while (loop->first) /* nobody else posts any more */
-		run_jobs(loop);
+	run_jobs(loop); /* nobody else posts any more */
+	turn_end(loop);
 	return NULL;
 }
 
@@ -254,6 +296,7 @@ loop_free(struct ist__loop *loop)
 		close(loop->event);
 	ist__slab_fini(&loop->slab);
 	pthread_mutex_destroy(&loop->lock);
+	pthread_mutex_destroy(&loop->turn);
 	ist__free(ctx, loop);
 }
 
@@ -274,6 +317,7 @@ loop_make(struct ist_env *env, struct ist_error *err)
 	ist__slab_warm(&loop->slab, 4096, 16);
 	ist__slab_warm(&loop->slab, 65536, 6);
 	pthread_mutex_init(&loop->lock, NULL);
+	pthread_mutex_init(&loop->turn, NULL);
 	loop->epoll = epoll_create1(EPOLL_CLOEXEC);
 	loop->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (loop->epoll < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &e))

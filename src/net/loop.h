@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * loop.h - the one thread of an env that waits for sockets and for time ("ist-io"). All callbacks run on it, one at a
- * time, with no lock held; they must not block. Whoever wants to touch what the loop owns posts a job.
+ * loop.h - the one thread of an env that waits for sockets and for time ("ist-io"). What it owns is touched by one thread
+ * at a time, in turns: its own thread takes the turn when something came, and whoever wants to touch it takes a turn of
+ * his own (ist__loop_run), or posts a job. "On the loop" means inside such a turn. All callbacks run there, with no other
+ * lock held; they must not block.
  */
 #ifndef ISTHMUS_NET_LOOP_H
 #define ISTHMUS_NET_LOOP_H
@@ -33,9 +35,9 @@ struct ist__job {
 struct ist__loop *ist__loop_get(struct ist_env *env, struct ist_error *err);
 struct ist_env *ist__loop_env(struct ist__loop *loop);
 struct ist__slab *ist__loop_slab(struct ist__loop *loop);
-bool ist__loop_here(const struct ist__loop *loop); /* am I the loop's thread? */
+bool ist__loop_here(const struct ist__loop *loop); /* am I on the loop? */
 
-/* Loop's thread only, ist__loop_post apart. 0 or an errno. Changed and ended watches get no further event, not even
+/* On the loop only, ist__loop_post apart. 0 or an errno. Changed and ended watches get no further event, not even
  * one that was already fetched. */
 int ist__loop_watch(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
 void ist__loop_change(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
@@ -46,14 +48,16 @@ void ist__timer_stop(struct ist__timer *timer);
 /* Any thread, a signal handler excepted. The job's memory is the loop's until run is called; run may free it. Jobs of
  * one thread run in the order posted. */
 void ist__loop_post(struct ist__loop *loop, struct ist__job *job);
-/* Runs fn(arg) on the loop's thread and waits for it; on that thread: at once. */
+/* Runs fn(arg) on the loop, by the calling thread, as soon as the turn is free; who is on the loop already: at once. */
 void ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
+/* What has come by now is looked at, by the calling thread: for who is about to end what it may be for. No locks held. */
+void ist__loop_settle(struct ist__loop *loop);
 /* Wakes the loop; the one thing here that a signal handler may do. */
 void ist__loop_wake(struct ist__loop *loop);
-/* The loop does not stop before what holds it has released it; each holder bounds that by a timer. Loop's thread. */
+/* The loop does not stop before what holds it has released it; each holder bounds that by a timer. On the loop. */
 void ist__loop_hold(struct ist__loop *loop);
 void ist__loop_release(struct ist__loop *loop);
-/* Called in each round on the loop's thread; for flags that signal handlers set. One a loop. */
+/* Called in each round of the loop's thread; for flags that signal handlers set. One a loop. */
 void ist__loop_each(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
 
 #endif

@@ -219,6 +219,9 @@ admit_builtin(struct plug *p, struct ist_error *err)
 	e = admit(p, NULL, &host, NULL, NULL, NULL, err);
 	for (size_t i = 0; !e && ist__builtin[i]; i++)
 		e = admit(p, ist__builtin[i](), NULL, NULL, NULL, NULL, err);
+	for (uint64_t i = 0; i < p->n; i++)
+		if (!p->list[i]->is_device)
+			p->list[i]->look.ours = p->list[i]->full.ours = 1;
 	return e;
 }
 
