@@ -370,7 +370,7 @@ sums_have_the_same_bits_everywhere(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(collectives_equal_a_plain_loop),
@@ -381,5 +381,6 @@ main(void)
 		cmocka_unit_test(sums_have_the_same_bits_everywhere),
 	};
 
+	world_drive = argc > 1 && !strcmp(argv[1], "drive");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -432,6 +432,9 @@ in_another_order(struct ranks *r, uint32_t rank, void *arg)
 			e = ist_barrier(m.g, 0, &m.err);
 		}
 		CHECK_ERR(IST_ORDER_MISMATCH, e, &m.err);
+	} else if (what == 2) { /* a barrier, which may be asleep by then, and something that waits for the one in it */
+		e = rank == 0 ? ist_barrier(m.g, 0, &m.err) : ist_broadcast_bytes(m.g, NULL, 0, 0, 0, &one, &m.err);
+		CHECK_ERR(IST_ORDER_MISMATCH, e, &m.err);
 	} else { /* two roots */
 		e = ist_broadcast_bytes(m.g, "y", 1, rank, 0, &one, &m.err);
 		if (e == IST_OK) {
@@ -445,11 +448,49 @@ in_another_order(struct ranks *r, uint32_t rank, void *arg)
 	return 0;
 }
 
+/* Nobody is out before all are in: quick ones in a row, and some whose members come late, so that the others sleep. */
+static int
+counts_barriers(struct ranks *r, uint32_t rank, void *arg)
+{
+	_Atomic uint64_t *in = (_Atomic uint64_t *)r->shared + 1;
+	uint32_t seed = rank + 1;
+	struct member m;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "b", rank, r->n, 30, 30), &m.err);
+	for (uint64_t i = 1; i <= 2000; i++) {
+		seed = seed * 1664525 + 1013904223;
+		if (i % 100 == 0)
+			usleep((seed >> 16) % 3000);
+		*in += 1;
+		CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+		CHECK(*in >= i * r->n);
+		CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	}
+	member_fini(&m);
+	return 0;
+}
+
+static void
+barriers_hold_all(void **state)
+{
+	(void)state;
+	for (uint32_t n = 2; n <= 5; n++) {
+		struct ranks r;
+
+		ranks_init(&r, n);
+		ranks_start_all(&r, counts_barriers, NULL);
+		assert_int_equal(ranks_join(&r, 120, 0), 0);
+		ranks_fini(&r);
+	}
+}
+
 static void
 finds_disorder(void **state)
 {
 	(void)state;
-	for (uint32_t what = 0; what < 2; what++) {
+	for (uint32_t what = 0; what < 3; what++) {
 		struct ranks r;
 
 		ranks_init(&r, 2);
@@ -887,6 +928,7 @@ main(void)
 		cmocka_unit_test(refuses_a_second_claimant),
 		cmocka_unit_test(gives_a_rank_to_one),
 		cmocka_unit_test(finds_disorder),
+		cmocka_unit_test(barriers_hold_all),
 		cmocka_unit_test(names_the_dead),
 		cmocka_unit_test(names_the_frozen),
 		cmocka_unit_test(names_who_stays_away),

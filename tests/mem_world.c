@@ -97,6 +97,8 @@ world_env(struct world *w)
 	CHECK(ist_env_new(&args, &w->env, NULL) == IST_OK);
 }
 
+bool world_drive;
+
 void
 world_open(struct world *w, uint32_t size, const struct mem_options *options, int64_t no_progress_ns)
 {
@@ -106,7 +108,8 @@ world_open(struct world *w, uint32_t size, const struct mem_options *options, in
 	w->hub = mem_hub_new(size, options);
 	for (uint32_t i = 0; i < size; i++) {
 		struct ist__line_args a = { .env = w->env, .backend = mem_admitted(w->hub), .chan = mem_chan(w->hub, i), .rank = i, .size = size,
-			.no_progress_ns = no_progress_ns, .owner = &w->members[i], .failed = on_failed, .entered = on_entered, .absent = on_absent };
+			.no_progress_ns = no_progress_ns, .owner = &w->members[i], .failed = on_failed, .entered = on_entered, .absent = on_absent,
+			.drive = world_drive };
 
 		w->members[i] = (struct member){ .world = w, .rank = i };
 		CHECK(ist__line_new(&a, &w->lines[i], NULL) == IST_OK);

@@ -37,6 +37,8 @@ struct world {
 	_Atomic int64_t fail_at;                                /* this one fails, counted like allocs; 0: none */
 };
 
+extern bool world_drive; /* lines let those who wait turn them */
+
 void world_env(struct world *w); /* the counting env alone */
 void world_open(struct world *w, uint32_t size, const struct mem_options *options, int64_t no_progress_ns);
 bool world_close(struct world *w); /* true: all lines ended in good order */

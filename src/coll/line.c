@@ -9,8 +9,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@ enum {
 	SIZE_MAX_RANKS = 65536,
 	REQS = 16 /* made beforehand: what a pipeline holds at a time */
 };
+#define PATIENCE_NS (10 * INT64_C(1000))
 
 void
 ist__list_add(struct ist__list *list, struct ist__op *op)
@@ -51,13 +54,15 @@ void
 ist__line_post(struct ist__line *line, unsigned mail)
 {
 	uint64_t one = 1;
+	unsigned who;
 	ssize_t n;
 
 	atomic_fetch_or(&line->mail, mail);
-	if (!atomic_exchange(&line->asleep, false))
+	who = atomic_exchange(&line->asleep, IST__AWAKE);
+	if (who == IST__AWAKE)
 		return;
 	do
-		n = write(line->wake_fd, &one, sizeof(one));
+		n = write(who == IST__DRIVER_ASLEEP ? line->drive_fd : line->wake_fd, &one, sizeof(one));
 	while (n < 0 && errno == EINTR); /* EAGAIN: it is readable anyway */
 }
 
@@ -95,7 +100,16 @@ on_overdue(void *owner, struct ist_req *req)
 	ist__line_watch(owner);
 }
 
-static const struct ist__req_ops req_ops = { .cancel = on_cancel, .overdue = on_overdue, .release = on_release };
+static void
+on_wait(void *owner, struct ist_req *req, int64_t until)
+{
+	struct ist__line *line = owner;
+
+	if (line->args.drive)
+		ist__line_drive(line, req, until);
+}
+
+static const struct ist__req_ops req_ops = { .cancel = on_cancel, .overdue = on_overdue, .release = on_release, .wait = on_wait };
 
 /* ---- making ---- */
 
@@ -107,6 +121,11 @@ line_gone(void *owner)
 
 	if (line->wake_fd >= 0)
 		close(line->wake_fd);
+	if (line->drive_fd >= 0)
+		close(line->drive_fd);
+	if (line->later_fd >= 0)
+		close(line->later_fd);
+	pthread_cond_destroy(&line->turn_free);
 	pthread_cond_destroy(&line->changed);
 	pthread_mutex_destroy(&line->lock);
 	ist__free(&ctx, line->sent);
@@ -136,6 +155,30 @@ set_limits(struct ist__line *line)
 	line->choice = (struct ist__choice){ .native = line->limits.native, .size = a->size };
 }
 
+/* 0, or the errno. */
+static int
+open_fds(struct ist__line *line)
+{
+	cpu_set_t cpus;
+
+	line->drive_fd = line->later_fd = -1;
+	line->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (line->wake_fd < 0)
+		return errno;
+	if (!line->args.drive)
+		return 0;
+	line->drive_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (line->drive_fd < 0)
+		return errno;
+	line->later_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (line->later_fd < 0)
+		return errno;
+	/* waiting for a member that has no CPU of its own at the moment helps nobody */
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus) && (uint32_t)CPU_COUNT(&cpus) >= line->args.size)
+		line->patience_ns = PATIENCE_NS;
+	return 0;
+}
+
 ist_err
 ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct ist_error *err)
 {
@@ -162,13 +205,15 @@ ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct 
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&line->changed, &attr);
+	pthread_cond_init(&line->turn_free, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_mutex_init(&line->lock, NULL);
 	atomic_store(&line->holds, 1);
 	line->sent = ist__alloc(ctx, args->size * sizeof(*line->sent));
 	line->received = ist__alloc(ctx, args->size * sizeof(*line->received));
-	line->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = line->wake_fd < 0 ? errno : !line->sent || !line->received ? ENOMEM : 0;
+	rc = open_fds(line);
+	if (rc == 0 && (!line->sent || !line->received))
+		rc = ENOMEM;
 	if (rc == 0) {
 		ist__pool_init(&line->pool, args->env, sizeof(struct ist__op), &req_ops, line, line_gone);
 		ist__pool_fill(&line->pool, REQS); /* without memory for them, later ones may fail too, and say so */
@@ -274,8 +319,8 @@ ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist_coll_ar
 		ist__req_drop(&op->req);
 		return e;
 	}
-	ist__line_post(line, IST__MAIL_NEW);
 	*out = &op->req;
+	ist__line_post_later(line, IST__MAIL_NEW);
 	return IST_OK;
 }
 
@@ -292,6 +337,12 @@ ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *
 			atomic_store(&op->checked, true);
 	pthread_mutex_unlock(&line->lock);
 	ist__line_post(line, IST__MAIL_STATE);
+}
+
+void
+ist__line_nudge(struct ist__line *line)
+{
+	ist__line_post(line, IST__MAIL_NEWS);
 }
 
 /* ---- failing and aborting ---- */
@@ -360,6 +411,7 @@ desert_locked(struct ist__line *line)
 	for (struct ist__op *op = line->active.first; op; op = op->next)
 		ist__req_finish(&op->req, &lost);
 	pthread_cond_broadcast(&line->changed);
+	pthread_cond_broadcast(&line->turn_free);
 }
 
 /* Comes with an abort, and goes when all requests have ended, or ends them itself. */
@@ -501,7 +553,7 @@ ist__line_free(struct ist__line *line)
 	line->stop = true;
 	busy = line->queue.count + line->active.count > 0;
 	/* a plug-in may get stuck in its close, which must hold up nobody: it gets the thread for that. Not so our own */
-	here = !line->started && (line->args.backend->ours || start_locked(line, NULL));
+	here = !line->started && (line->args.backend->builtin || start_locked(line, NULL));
 	pthread_mutex_unlock(&line->lock);
 	if (busy) {
 		ist__fail(&why, IST_ABORTED, "group_free", "the group was freed while operations were under way");

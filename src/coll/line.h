@@ -25,14 +25,19 @@ struct ist__line_args {
 	uint64_t mem, max_ops, traits;       /* 0: as backend->probe says */
 	int64_t no_progress_ns;              /* 0: 30 s; negative: never */
 	int64_t timeout_ns;                  /* default of ist_req_wait; 0: 300 s */
+	bool drive;                          /* the backend never blocks: who waits for a request may turn the line himself */
 	void *owner;
-	/* The first failure seen here, once. On the channel's thread; on another one only where that thread is stuck inside
+	/* The first failure seen here, once. On the thread that turns the line; on another one only where that thread is stuck inside
 	 * the plug-in. No locks held. The group tells the others and calls ist__line_abort, now or soon, with this error or
 	 * one that says more; the line does so itself after half a second. May be NULL. */
 	void (*failed)(void *owner, const struct ist_error *err);
 	/* An operation begins that must be the same on all members: compare print, then call ist__line_checked, from within
-	 * or later. On the channel's thread, no locks held. NULL: nothing is compared. */
+	 * or later. On the thread that turns the line, no locks held. NULL: nothing is compared. */
 	void (*entered)(void *owner, uint64_t seq, const uint8_t print[IST__PRINT_BYTES]);
+	/* Where members can compare without messages: *agreed, all operations told to entered with lower numbers are the same
+	 * everywhere. Asked now and then while one isn't, by the thread that called entered; asleep: it is about to sleep, and
+	 * ist__line_nudge comes when there is more. Fails with what differs. May be NULL: then ist__line_checked tells. */
+	ist_err (*compare)(void *owner, bool asleep, uint64_t *agreed, struct ist_error *err);
 	/* Who has not entered operation seq: fills at most room ranks, returns how many there are. Short, takes no lock that
 	 * is held around a call into the line. May be NULL. */
 	uint32_t (*absent)(void *owner, uint64_t seq, uint32_t *ranks, uint32_t room);
@@ -51,6 +56,8 @@ ist_err ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist
 	struct ist_req **out, struct ist_error *err);
 /* All members do the same in operation seq (NULL), or not: then the line fails with that error. */
 void ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *err);
+/* Wakes whoever turns the line: compare has more to say. */
+void ist__line_nudge(struct ist__line *line);
 /* Every request ends with why, within about a second even if the plug-in is stuck. The first call counts. */
 void ist__line_abort(struct ist__line *line, const struct ist_error *why);
 /* For a thread that comes by now and then (the mesh's): ends the line if its thread is stuck inside the plug-in while an

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * line_int.h - the inside of a line, shared by line.c (calls from outside), turn.c (its thread) and step.c (one
- * operation on that thread).
+ * line_int.h - the inside of a line, shared by line.c (calls from outside), turn.c (one turn, and its thread), drive.c (who
+ * makes the turns) and step.c (one operation).
  *
- * Who may touch what: queue, active, lent and the flags below them belong to lock; the thread alone changes active and
- * lent, under lock, so it reads them without. An op's run belongs to the thread. Order of locks: line, then request.
+ * Who may touch what: queue, active, lent and the flags below them belong to lock; whoever has the wheel alone changes
+ * active and lent, under lock, so it reads them without. An op's run belongs to the one at the wheel: that is the line's
+ * thread, or a caller that waits (wheel changes hands under lock). "The thread" below is the one at the wheel. Order of
+ * locks: line, then request.
  * deserted: the thread was found stuck inside the plug-in and left behind; should it come back, it returns at once and
  * touches nothing but this flag.
  */
@@ -16,6 +18,7 @@
 
 enum {
 	IST__IN_FLIGHT = 256,                       /* operations begun and not ended */
+	IST__LOOK_MS = 50,                          /* longest sleep while members are being compared: a bell may be lost */
 	IST__SLICE = 256 * 1024                     /* bytes of local work between two looks at the channel */
 };
 #define IST__GRACE_NS (IST_NS_PER_S / 2)        /* from failed() to the line's own abort */
@@ -30,7 +33,11 @@ enum ist__how {
 	IST__COMPOSED
 };
 
-enum ist__mail { IST__MAIL_NEW = 1, IST__MAIL_STATE = 2, IST__MAIL_CANCEL = 4, IST__MAIL_RELEASE = 8, IST__MAIL_CALL = 16 };
+enum ist__mail { IST__MAIL_NEW = 1, IST__MAIL_STATE = 2, IST__MAIL_CANCEL = 4, IST__MAIL_RELEASE = 8, IST__MAIL_CALL = 16,
+	IST__MAIL_NEWS = 32 };
+
+enum ist__asleep { IST__AWAKE, IST__THREAD_ASLEEP, IST__DRIVER_ASLEEP };
+enum ist__wheel { IST__WHEEL_FREE, IST__WHEEL_THREAD, IST__WHEEL_DRIVER };
 
 /* One step under way. */
 struct ist__leg {
@@ -96,13 +103,18 @@ struct ist__line {
 	struct ist__req_pool pool;
 	pthread_t thread, reaper;
 	bool started;                    /* the thread is there; under lock */
-	int wake_fd;
+	int wake_fd;                     /* for the thread's sleep */
+	int drive_fd, later_fd;          /* for a driver's; a timer for the thread's. -1: args.drive is false */
 	atomic_uint holds;
-	atomic_bool asleep, deserted;
+	atomic_uint asleep;              /* enum ist__asleep: whom to wake for mail */
+	atomic_bool deserted;
 	atomic_uint mail;                /* enum ist__mail: what the thread should look at */
 
 	pthread_mutex_t lock;
 	pthread_cond_t changed;          /* calls, ends, exits, aborters */
+	pthread_cond_t turn_free;        /* the thread waits for a driver to leave */
+	enum ist__wheel wheel;
+	bool dozing, parked;             /* the thread: asleep, and the wheel is free; waits for a driver to leave */
 	struct ist__list queue, active, lent;
 	struct ist__call *calls;
 	struct ist_error why;            /* with aborted or failing */
@@ -111,7 +123,11 @@ struct ist__line {
 	uint32_t aborters;               /* threads inside the plug-in's abort */
 	int64_t abort_at;                /* when aborted; when to do so, with failing */
 
-	/* the thread's */
+	/* the one at the wheel's */
+	bool driven;                     /* by a caller */
+	int64_t drive_until, lull;       /* of the driver; since when nothing has happened, 0: something has */
+	int64_t patience_ns;             /* of the lull, before the CPU is given away */
+	uint32_t unsure;                 /* operations that compare has not agreed to */
 	bool ending, stopping, queued;   /* its copies of aborted and stop; queue may hold something */
 	bool swept;                      /* the queue was ended */
 	int64_t give_up_at;              /* with ending: when tasks are left to themselves */
@@ -143,6 +159,18 @@ void ist__line_tell(struct ist__line *line);
 
 /* turn.c */
 void *ist__turn(void *line);
+void ist__line_turn(struct ist__line *line);
+/* The last look before sleeping; false: don't. *fd: what the backend wants to be woken by. */
+bool ist__line_may_sleep(struct ist__line *line, enum ist__asleep who, int32_t *fd);
+
+/* drive.c */
+/* As ist__line_post, but leaves a moment to a caller who is about to drive. */
+void ist__line_post_later(struct ist__line *line, unsigned mail);
+/* Turns the line until req is done or until; returns at once where somebody else does. No locks held. */
+void ist__line_drive(struct ist__line *line, struct ist_req *req, int64_t until);
+void ist__line_rest(struct ist__line *line, int64_t until); /* a driver's turn brought nothing */
+void ist__wheel_free(struct ist__line *line);               /* the thread, before it sleeps */
+void ist__wheel_take(struct ist__line *line);               /* and after */
 /* Ends an active operation; err NULL: well. On the thread. */
 void ist__op_end(struct ist__line *line, struct ist__op *op, const struct ist_error *err);
 /* err plus that the buffers must never be used again. */

@@ -383,6 +383,8 @@ wait_until(struct ist_req *req, int64_t until)
 	bool done;
 
 	for (;;) {
+		if (req->ops->wait && !is_done(req))
+			req->ops->wait(req->owner, req, until < look ? until : look);
 		pthread_mutex_lock(&req->lock);
 		done = wait_locked(req, until < look ? until : look);
 		pthread_mutex_unlock(&req->lock);

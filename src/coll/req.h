@@ -20,6 +20,9 @@ struct ist__req_ops {
 	void (*pending)(void *owner, struct ist_req *req, struct ist_error *err);
 	/* A waiter saw that it is pending a second after its deadline: whoever should have ended it is stuck. No lock held. */
 	void (*overdue)(void *owner, struct ist_req *req);
+	/* A waiter is about to sleep until then: the maker may use its thread, and returns when it is done or time is up, or
+	 * at once. No lock held. */
+	void (*wait)(void *owner, struct ist_req *req, int64_t until);
 	/* The user has freed a request that had a view. No lock held. */
 	void (*release)(void *owner, struct ist_req *req);
 };

@@ -102,6 +102,7 @@ ist__op_begin(struct ist__line *line, struct ist__op *op)
 		uint8_t print[IST__PRINT_BYTES];
 
 		ist__print_make(op->kind, &op->args, op->n, print);
+		line->unsure += line->args.compare != NULL;
 		line->args.entered(line->args.owner, op->seq, print);
 	}
 }

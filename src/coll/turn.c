@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turn.c - the thread of a line. Each turn: read the mail, begin and issue what can be, let the backend move, look at the
+ * turn.c - a turn of a line, and the thread that makes them. Each turn: read the mail, begin and issue what can be, let the backend move, look at the
  * tasks, end what is complete, see to deadlines; asleep when a turn brought nothing. Every call of the plug-in but abort
- * is made from here, so the channel has one user.
+ * is made from here, so the channel has one user
+ * at a time. Callers may make turns too: drive.c.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -18,7 +19,7 @@ enum {
 };
 
 static bool
-deserted(struct ist__line *line)
+deserted(const struct ist__line *line)
 {
 	return atomic_load(&line->deserted);
 }
@@ -294,6 +295,30 @@ end_complete(struct ist__line *line)
 	}
 }
 
+/* What the group knows of the others' operations without a message. True: it was news. */
+static bool
+compare(struct ist__line *line, bool asleep)
+{
+	struct ist_error err = { .struct_size = sizeof(err), .bucket = IST_NO_BUCKET };
+	uint64_t agreed = 0;
+	uint32_t before = line->unsure;
+
+	if (line->unsure == 0 || line->ending)
+		return false;
+	if (line->args.compare(line->args.owner, asleep, &agreed, &err)) {
+		line->unsure = 0; /* asked no more */
+		ist__line_fail(line, &err);
+		return true;
+	}
+	for (struct ist__op *op = line->active.first; op && line->unsure > 0; op = op->next)
+		if (op->compared && op->seq < agreed && !atomic_load(&op->checked)) {
+			atomic_store(&op->checked, true);
+			line->unsure--;
+			line->busy = true;
+		}
+	return line->unsure != before;
+}
+
 /* ---- time ---- */
 
 static int64_t
@@ -386,26 +411,47 @@ arm(struct ist__line *line, int32_t *fd)
 	return e != IST_BUSY;
 }
 
+/* Nothing is left that the channel could do. */
+static bool
+is_over(const struct ist__line *line)
+{
+	return line->ending && !line->active.first;
+}
+
+bool
+ist__line_may_sleep(struct ist__line *line, enum ist__asleep who, int32_t *fd)
+{
+	*fd = -1;
+	atomic_store(&line->asleep, who);
+	if (!atomic_load(&line->mail) && (is_over(line) || arm(line, fd)) && !deserted(line) && !compare(line, true))
+		return true;
+	atomic_store(&line->asleep, IST__AWAKE);
+	return false;
+}
+
 static void
 doze(struct ist__line *line, int64_t until)
 {
-	struct pollfd p[2] = { { .fd = line->wake_fd, .events = POLLIN }, { .fd = -1, .events = POLLIN } };
-	bool over = line->ending && !line->active.first; /* nothing is left that the channel could do */
-	int cap = -1;
+	struct pollfd p[3] = { { .fd = line->wake_fd, .events = POLLIN }, { .fd = -1, .events = POLLIN },
+		{ .fd = line->later_fd, .events = POLLIN } };
+	bool over = is_over(line);
+	int cap = line->unsure > 0 ? IST__LOOK_MS : -1;
 
-	atomic_store(&line->asleep, true);
-	if (atomic_load(&line->mail) || (!over && !arm(line, &p[1].fd))) {
-		atomic_store(&line->asleep, false);
+	if (!ist__line_may_sleep(line, IST__THREAD_ASLEEP, &p[1].fd))
 		return;
-	}
 	if (line->retry || line->hot > HOT || (!over && p[1].fd < 0 && line->tasks > 0))
 		cap = 1;
 	else if (!over && p[1].fd < 0) /* it may still hold bytes for peers */
 		cap = line->idle < 8 ? 1 << line->idle : IDLE_MS;
-	poll(p, 2, ist__poll_ms(until, cap));
-	atomic_store(&line->asleep, false);
+	ist__wheel_free(line);
+	poll(p, 3, ist__poll_ms(until, cap));
+	ist__wheel_take(line);
+	if (deserted(line))
+		return;
 	if (p[0].revents)
 		drain(line->wake_fd);
+	if (p[2].revents)
+		drain(line->later_fd);
 	if (line->hot > HOT)
 		line->hot = HOT / 2;
 	else if (p[1].revents)
@@ -414,6 +460,15 @@ doze(struct ist__line *line, int64_t until)
 }
 
 /* ---- the thread ---- */
+
+static void
+rest(struct ist__line *line, int64_t until)
+{
+	if (line->driven)
+		ist__line_rest(line, until);
+	else
+		doze(line, until);
+}
 
 static bool
 empty(struct ist__line *line)
@@ -426,8 +481,8 @@ empty(struct ist__line *line)
 	return none;
 }
 
-static void
-turn(struct ist__line *line)
+void
+ist__line_turn(struct ist__line *line)
 {
 	int64_t next = IST__NEVER;
 	bool look;
@@ -449,6 +504,7 @@ turn(struct ist__line *line)
 		look_all(line);
 	if (deserted(line))
 		return;
+	compare(line, false);
 	if (line->ending)
 		wind_down(line);
 	else
@@ -456,9 +512,9 @@ turn(struct ist__line *line)
 	if (!line->busy || line->now - line->looked_at > IST__MS)
 		next = look_at_clock(line);
 	if (line->busy)
-		line->idle = line->hot = 0;
+		line->idle = line->hot = 0, line->lull = 0;
 	else if (!deserted(line) && !(line->stopping && empty(line)))
-		doze(line, next);
+		rest(line, next);
 }
 
 /* Closes the channel, once no abort is inside it any more. */
@@ -506,9 +562,10 @@ ist__turn(void *arg)
 {
 	struct ist__line *line = arg;
 
+	ist__wheel_take(line);
 	line->moved_at = line->now = ist__now();
 	while (!deserted(line) && !(line->stopping && empty(line)))
-		turn(line);
+		ist__line_turn(line);
 	if (!deserted(line))
 		shut(line);
 	return NULL;

@@ -2,7 +2,8 @@
  *
  * check.c - do all members enter the same bulk operation? Fingerprints travel the mesh as in a dissemination barrier,
  * beside the data: in round k a member tells r + 2^k what it is about to do, once it has heard rounds 0 .. k-1. Who has
- * heard all rounds knows that everybody is in the same operation; the first who sees a difference ends it for all.
+ * heard all rounds knows that everybody is in the same operation; the first who sees a difference ends it for all. Members
+ * of one host have a board for it (board.h), where each compares with all.
  */
 #include "base/fail.h"
 #include "group/group.h"
@@ -68,6 +69,13 @@ ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYT
 	ist_err e;
 
 	ist_error_init(&err);
+	if (g->board) {
+		pthread_mutex_lock(&g->lock);
+		g->coll_entered = seq + 1;
+		pthread_mutex_unlock(&g->lock);
+		ist__board_print(g, seq, print);
+		return;
+	}
 	pthread_mutex_lock(&g->lock);
 	p = print_of(g, seq);
 	if (!p)
@@ -80,6 +88,17 @@ ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYT
 	}
 	pthread_mutex_unlock(&g->lock);
 	tell_line(g, seq, e, done, &err);
+}
+
+ist_err
+ist__check_compare(void *group, bool asleep, uint64_t *agreed, struct ist_error *err)
+{
+	struct ist__group *g = group;
+	ist_err e = ist__board_compare(g, asleep, agreed, err);
+
+	if (e)
+		ist__mesh_break(g, err, true);
+	return e;
 }
 
 void

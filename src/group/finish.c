@@ -6,6 +6,7 @@
 #include "base/fail.h"
 #include "group/form_int.h"
 
+#include <sched.h>
 #include <string.h>
 
 struct hand_over {
@@ -84,6 +85,19 @@ hand_links_over(struct ist__form *f)
 	ist__loop_run(f->inbox.loop, hand_here, f);
 }
 
+static void
+share_board(struct ist__group *g)
+{
+	cpu_set_t cpus;
+
+	if (!g->life || g->n_same_host != g->size || !(g->features & IST__FEATURE_BOARD))
+		return;
+	g->board = ist__life_more(g->life);
+	/* who has no CPU of his own gives it away at once */
+	if (!sched_getaffinity(0, sizeof(cpus), &cpus) && (uint32_t)CPU_COUNT(&cpus) >= g->size)
+		g->patience = IST__BOARD_PAUSES;
+}
+
 static ist_err
 make_group(struct ist__form *f, struct ist_error *err)
 {
@@ -124,6 +138,7 @@ make_group(struct ist__form *f, struct ist_error *err)
 	g->backend = f->admitted;
 	g->life = f->life;
 	f->life = NULL;
+	share_board(g);
 	return IST_OK;
 }
 
@@ -146,7 +161,8 @@ make_line(struct ist__form *f, struct ist_error *err)
 {
 	struct ist__line_args args = { .env = f->env, .backend = f->admitted, .chan = f->chan, .rank = f->args.rank, .size = f->args.size,
 		.no_progress_ns = f->args.no_progress_ns, .timeout_ns = f->args.timeout_ns, .owner = f->group, .failed = line_failed,
-		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent };
+		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent,
+		.compare = f->group->board ? ist__check_compare : NULL, .drive = f->admitted->builtin };
 	ist_err e = ist__line_new(&args, &f->group->line, err);
 
 	if (e)

@@ -258,6 +258,8 @@ group_free(struct ist__group *g)
 	ist__free(ctx, g->p2p_in);
 	ist__free(ctx, g->p2p_out);
 	ist__free(ctx, g->prints);
+	ist__free(ctx, g->ops_compared);
+	ist__free(ctx, g->compared);
 	ist__free(ctx, g->here);
 	ist__free(ctx, g->marks);
 	ist__free(ctx, g->who_seen);
@@ -309,11 +311,14 @@ ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err)
 	g->p2p_in = ist__alloc(ctx, size * sizeof(*g->p2p_in));
 	g->p2p_out = ist__alloc(ctx, size * sizeof(*g->p2p_out));
 	g->prints = ist__alloc(ctx, IST__PRINTS * sizeof(*g->prints));
+	g->ops_compared = ist__alloc(ctx, size * sizeof(*g->ops_compared));
+	g->compared = ist__alloc(ctx, size * sizeof(*g->compared));
 	g->here = ist__alloc(ctx, size * sizeof(*g->here));
 	g->marks = ist__alloc(ctx, size * sizeof(*g->marks));
 	g->who_seen = ist__alloc(ctx, size * sizeof(*g->who_seen));
 	g->answers = ist__alloc(ctx, size);
-	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->here || !g->marks || !g->who_seen || !g->answers) {
+	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->ops_compared || !g->compared || !g->here || !g->marks ||
+	    !g->who_seen || !g->answers) {
 		group_free(g);
 		ist__fail_memory(err, "group_new");
 		return NULL;
@@ -387,12 +392,12 @@ ist__group_close(struct ist__group *g)
 		ist__line_free(g->line);
 	}
 	ist__mesh_stop(g);
-	ist__life_free(g->life);
-	g->life = NULL;
 	pthread_mutex_lock(&g->lock);
 	while (g->waiters > 0)
 		pthread_cond_wait(&g->cond, &g->lock);
 	pthread_mutex_unlock(&g->lock);
+	ist__life_free(g->life); /* with the board, on which they looked */
+	g->life = NULL;
 }
 
 ist_err

@@ -11,6 +11,7 @@
 #define ISTHMUS_GROUP_GROUP_H
 
 #include "coll/line.h"
+#include "group/board.h"
 #include "group/card.h"
 #include "group/endpoint.h"
 #include "group/life.h"
@@ -103,6 +104,10 @@ struct ist__group {
 	uint64_t *p2p_out, *p2p_in;    /* [size] */
 	uint64_t coll_entered;         /* operations of the line that this member has entered */
 	struct ist__print *prints;     /* [IST__PRINTS] */
+	struct ist__desk *board;       /* [size], in life's memory; NULL: none. See board.h */
+	uint64_t *ops_compared;        /* [size]: byte-string operations of each that were compared with ours; who is in one */
+	uint64_t *compared;            /* [size]: prints of each that were compared with ours; the line's */
+	uint32_t patience;             /* looks at the board before the CPU is given away */
 	struct ist__here *here;        /* [size] */
 	struct ist__mark *marks;       /* [size]; ours too: see marks.c */
 	uint64_t messages;             /* of the mesh, sent by this member, heartbeats apart */
@@ -176,6 +181,7 @@ void ist__mark_take(struct ist__group *g, uint32_t from, const uint8_t *body, ui
 
 /* ---- check.c ---- */
 void ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYTES]);
+ist_err ist__check_compare(void *group, bool asleep, uint64_t *agreed, struct ist_error *err);
 uint32_t ist__check_absent(void *group, uint64_t seq, uint32_t *ranks, uint32_t room);
 void ist__check_take(struct ist__group *g, const struct ist__msg *msg); /* loop's thread, no lock */
 

@@ -296,14 +296,20 @@ ist__keeper_free(struct ist__keeper *k)
 
 /* ---- segments ---- */
 
+static size_t
+segment_bytes(uint32_t n, uint64_t more)
+{
+	return sizeof(struct segment) + n * sizeof(struct slot) + more;
+}
+
 static ist_err
-map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life **out, struct ist_error *err)
+map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__life **out, struct ist_error *err)
 {
 	struct ist__life *life = ist__alloc(ctx, sizeof(*life));
 
 	if (!life)
 		return ist__fail_memory(err, "life");
-	*life = (struct ist__life){ .ctx = ctx, .bytes = sizeof(struct segment) + n * sizeof(struct slot), .mine = n, .n = n };
+	*life = (struct ist__life){ .ctx = ctx, .bytes = segment_bytes(n, more), .mine = n, .n = n };
 	life->seg = mmap(NULL, life->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (life->seg == MAP_FAILED) {
 		int sys = errno;
@@ -335,9 +341,9 @@ slots_init(struct ist__life *life, struct ist_error *err)
 }
 
 ist_err
-ist__life_new(const struct ist__ctx *ctx, uint32_t n, struct ist__life **out, int *out_fd, struct ist_error *err)
+ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, struct ist__life **out, int *out_fd, struct ist_error *err)
 {
-	off_t bytes = (off_t)(sizeof(struct segment) + n * sizeof(struct slot));
+	off_t bytes = (off_t)segment_bytes(n, more);
 	int fd = memfd_create("isthmus-life", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct ist__life *life = NULL;
 	int rc;
@@ -355,7 +361,7 @@ ist__life_new(const struct ist__ctx *ctx, uint32_t n, struct ist__life **out, in
 		goto out;
 	}
 	fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-	e = map(ctx, fd, n, &life, err);
+	e = map(ctx, fd, n, more, &life, err);
 	if (!e)
 		e = slots_init(life, err);
 	if (!e) {
@@ -370,9 +376,9 @@ out:
 }
 
 ist_err
-ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life **out, struct ist_error *err)
+ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__life **out, struct ist_error *err)
 {
-	size_t bytes = sizeof(struct segment) + n * sizeof(struct slot);
+	size_t bytes = segment_bytes(n, more);
 	struct stat st;
 	int seals = fcntl(fd, F_GET_SEALS);
 	ist_err e;
@@ -380,13 +386,19 @@ ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life *
 	/* it must be a segment that can't shrink under us, of the size that follows from the members */
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (size_t)st.st_size != bytes || seals < 0 || !(seals & F_SEAL_SHRINK))
 		return ist__fail(err, IST_BAD_HANDLE, "life", "the descriptor is no sealed segment of %zu bytes", bytes);
-	e = map(ctx, fd, n, out, err);
+	e = map(ctx, fd, n, more, out, err);
 	if (!e && ((*out)->seg->magic != MAGIC || (*out)->seg->n != n)) {
 		ist__life_free(*out);
 		*out = NULL;
 		return ist__fail(err, IST_BAD_HANDLE, "life", "the segment is of another kind");
 	}
 	return e;
+}
+
+void *
+ist__life_more(struct ist__life *life)
+{
+	return &life->seg->slots[life->n];
 }
 
 ist_err

@@ -29,10 +29,12 @@ struct ist__keeper *ist__keeper_new(struct ist_env *env, void (*died)(void *arg)
 bool ist__keeper_waits(const struct ist__keeper *keeper); /* false: somebody has to look, often */
 void ist__keeper_free(struct ist__keeper *keeper);
 
-/* A segment for n members; *fd is for the others, the caller closes it. */
-ist_err ist__life_new(const struct ist__ctx *ctx, uint32_t n, struct ist__life **out, int *fd, struct ist_error *err);
+/* A segment for n members, with more bytes beside the slots, zeros; *fd is for the others, the caller closes it. */
+ist_err ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, struct ist__life **out, int *fd, struct ist_error *err);
 /* Maps another's: checked, then the descriptor is no longer needed (and stays the caller's). */
-ist_err ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, struct ist__life **out, struct ist_error *err);
+ist_err ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__life **out, struct ist_error *err);
+/* Where these bytes are: at a cache line. */
+void *ist__life_more(struct ist__life *life);
 /* Locks slot i with the keeper's thread. */
 ist_err ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err);
 /* Waits for the end of these, until life is freed; the array becomes life's. After ist__life_hold. */

@@ -3,7 +3,7 @@
  * mesh.c - the control connections of a formed group: routing, heartbeats, loss, leaving, abort.
  *
  * Bodies: PING how far we are, and our mark (marks.c); LOST and ABORT an error (the rank that is gone is `from` of LOST);
- * LEFT nothing; WHO nothing; HERE as PING. `from` is the member that the frame tells of, or its first sender.
+ * LEFT nothing; WHO and BELL nothing; HERE as PING. `from` is the member that the frame tells of, or its first sender.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -259,6 +259,16 @@ on_here(struct ist__group *g, const struct ist__msg *m)
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* There is something new on the board. */
+static void
+on_bell(struct ist__group *g)
+{
+	pthread_mutex_lock(&g->lock);
+	pthread_cond_broadcast(&g->cond);
+	pthread_mutex_unlock(&g->lock);
+	ist__line_nudge(g->line);
+}
+
 /* For us, whole. */
 static void
 on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
@@ -270,6 +280,7 @@ on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
 	case IST__WHO: on_who(g, l, m); break;
 	case IST__HERE: on_here(g, m); break;
 	case IST__CHECK: ist__check_take(g, m); break;
+	case IST__BELL: on_bell(g); break;
 	case IST__HELD:
 	case IST__HELD_ASK:
 		pthread_mutex_lock(&g->lock);

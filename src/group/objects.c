@@ -4,7 +4,8 @@
  *
  * A message is matched by type, operation and sender; its sequence number is operation << 8 | step. All collectives use
  * edges of the mesh only:
- *   barrier      dissemination: in round k tell r + 2^k, hear r - 2^k (Hensgen, Finkel and Manber, 1988)
+ *   barrier      dissemination: in round k tell r + 2^k, hear r - 2^k (Hensgen, Finkel and Manber, 1988); on one host no
+ *                message at all, but the board (board.h)
  *   broadcast    binomial tree along the same distances
  *   gather       the same tree backwards
  *   all_gather   in round k send all that is held to r - 2^k, take from r + 2^k (Bruck et al., 1997)
@@ -120,22 +121,72 @@ timed_out(struct ist__group *g, uint16_t type, uint32_t from, struct ist_error *
 	return IST_TIMEOUT;
 }
 
-ist_err
-ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from, int64_t deadline, struct ist__msg **out,
-	struct ist_error *err)
+/* What a caller waits for: a message, or (board) that all others have entered the operation. */
+struct await {
+	uint16_t type;
+	uint64_t seq;       /* of the message */
+	uint32_t from;      /* board: the one who is missing */
+	bool board;
+	struct ist__msg *m; /* the message, in the end */
+	struct ist__msg odd;
+};
+
+static struct timespec
+to_timespec(int64_t at)
 {
-	struct timespec until = { .tv_sec = (time_t)(deadline / 1000000000), .tv_nsec = (long)(deadline % 1000000000) };
+	return (struct timespec){ .tv_sec = (time_t)(at / 1000000000), .tv_nsec = (long)(at % 1000000000) };
+}
+
+/* Lock held. Something that has no place here, or NULL. */
+static const struct ist__msg *
+await_clash(struct ist__group *g, struct await *w)
+{
+	if (!w->board)
+		return find_clash(g);
+	ist__board_sleep(g, g->op_seq, true); /* whoever enters from now on rings */
+	return ist__board_clash(g, g->op_seq, &w->odd) ? &w->odd : find_clash(g);
+}
+
+/* Lock held. */
+static bool
+await_came(struct ist__group *g, struct await *w)
+{
+	if (!w->board)
+		return (w->m = ist__objects_find(g, w->type, w->seq, w->from)) != NULL;
+	w->from = ist__board_absent(g, g->op_seq);
+	return w->from == IST_NO_RANK;
+}
+
+/* Lock held. On a board a bell may be lost with the one who was to ring it. */
+static int
+await_wait(struct ist__group *g, const struct await *w, int64_t deadline)
+{
+	int64_t look = w->board ? ist__now() + 50 * IST__MS : IST__NEVER;
+	struct timespec until = to_timespec(look < deadline ? look : deadline);
+	int rc;
+
+	if (deadline == IST__NEVER && look == IST__NEVER)
+		return pthread_cond_wait(&g->cond, &g->lock);
+	rc = pthread_cond_timedwait(&g->cond, &g->lock, &until);
+	return look < deadline ? 0 : rc;
+}
+
+static ist_err
+await(struct ist__group *g, struct await *w, int64_t deadline, struct ist_error *err)
+{
 	const struct ist__msg *clash = NULL;
-	struct ist__msg *m = NULL;
+	uint16_t type = w->type;
 	struct ist_error why;
-	bool left = false;
+	uint32_t from;
+	bool left = false, came = false;
 	int64_t left_at = 0;
 	ist_err e = IST_OK;
 	int rc = 0;
 
 	ist_error_init(&why);
 	pthread_mutex_lock(&g->lock);
-	while (!(clash = find_clash(g)) && !(m = ist__objects_find(g, type, seq, from)) && !(e = ist__group_broken(g, err)) && rc != ETIMEDOUT) {
+	while (!(clash = await_clash(g, w)) && !(came = await_came(g, w)) && !(e = ist__group_broken(g, err)) && rc != ETIMEDOUT) {
+		from = w->from;
 		if (g->gone[from] == IST__GONE_LEFT) { /* its last words may come by another way than the news */
 			struct timespec soon;
 			int64_t now = ist__now();
@@ -146,19 +197,22 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 			left = now >= left_at || (g->link_of[from] >= 0 && !g->links[g->link_of[from]].conn);
 			if (left)
 				break;
-			soon = (struct timespec){ .tv_sec = (time_t)(left_at / 1000000000), .tv_nsec = (long)(left_at % 1000000000) };
+			soon = to_timespec(left_at);
 			pthread_cond_timedwait(&g->cond, &g->lock, &soon);
 			continue;
 		}
-		rc = deadline == IST__NEVER ? pthread_cond_wait(&g->cond, &g->lock) : pthread_cond_timedwait(&g->cond, &g->lock, &until);
+		rc = await_wait(g, w, deadline);
 	}
+	if (came && w->board)
+		clash = await_clash(g, w); /* the last one to enter may be the odd one */
+	if (w->board)
+		ist__board_sleep(g, 0, false);
 	if (clash)
 		clash_error(g, clash, &why);
 	pthread_mutex_unlock(&g->lock);
-	if (m) {
-		*out = m;
+	if (came && !clash)
 		return IST_OK;
-	}
+	from = w->from;
 	if (e)
 		return e;
 	if (left) {
@@ -175,6 +229,18 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 	}
 	ist__error_copy(err, &why);
 	return why.code;
+}
+
+ist_err
+ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from, int64_t deadline, struct ist__msg **out,
+	struct ist_error *err)
+{
+	struct await w = { .type = type, .seq = seq, .from = from };
+	ist_err e = await(g, &w, deadline, err);
+
+	if (!e)
+		*out = w.m;
+	return e;
 }
 
 static ist_err
@@ -220,6 +286,8 @@ ist__objects_begin(struct ist__group *g, const char *op, uint16_t type, uint32_t
 		g->op_type = g->prev_type = type;
 		g->op_root = g->prev_root = root;
 		*seq = ++g->op_seq;
+		if (g->board)
+			ist__board_enter(g, *seq, type, root);
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (e)
@@ -256,6 +324,18 @@ barrier(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t base, int64_
 		ist__msg_free(g->loop, m);
 	}
 	return e;
+}
+
+/* All are on one host: entering was all there is to say. */
+static ist_err
+board_barrier(struct ist__group *g, uint64_t seq, int64_t deadline, struct ist_error *err)
+{
+	struct await w = { .type = IST__BARRIER, .board = true };
+	struct ist__msg odd;
+
+	if (ist__board_linger(g, seq) && !ist__board_clash(g, seq, &odd))
+		return IST_OK;
+	return await(g, &w, deadline, err);
 }
 
 /* Bytes as a blob of their own. */
@@ -469,7 +549,9 @@ ist_barrier(struct ist_group *group, int64_t timeout_ns, struct ist_error *err)
 		return e;
 	e = ist__objects_begin(g, "barrier", IST__BARRIER, 0, &seq, err);
 	if (!e) {
-		e = settle(g, barrier(g, IST__BARRIER, seq, 0, ist__deadline(timeout_ns, g->timeout_ns), err), err);
+		int64_t deadline = ist__deadline(timeout_ns, g->timeout_ns);
+
+		e = settle(g, g->board ? board_barrier(g, seq, deadline, err) : barrier(g, IST__BARRIER, seq, 0, deadline, err), err);
 		ist__objects_end(g);
 	}
 	ist__group_unref(g);

@@ -146,6 +146,13 @@ ist__form_together(struct ist__form *f)
 
 /* ---- hosts ---- */
 
+/* All members are here and know of boards: they share one. */
+static uint64_t
+board_bytes(const struct ist__form *f)
+{
+	return f->n_here == f->args.size && f->features & IST__FEATURE_BOARD ? f->args.size * sizeof(struct ist__desk) : 0;
+}
+
 static ist_err
 lead_host(struct ist__form *f, struct ist_error *err)
 {
@@ -164,7 +171,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			if (e)
 				return e;
 		}
-	e = ist__life_new(f->ctx, f->n_here, &f->life, &f->life_fd, err);
+	e = ist__life_new(f->ctx, f->n_here, board_bytes(f), &f->life, &f->life_fd, err);
 	for (uint32_t r = 0; !e && r < f->args.size; r++) {
 		struct ist__frame *x;
 
@@ -200,7 +207,7 @@ follow_host(struct ist__form *f, struct ist_error *err)
 		if (e)
 			return e;
 	}
-	return ist__life_map(f->ctx, f->life_fd, f->n_here, &f->life, err);
+	return ist__life_map(f->ctx, f->life_fd, f->n_here, board_bytes(f), &f->life, err);
 }
 
 ist_err

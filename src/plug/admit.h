@@ -8,6 +8,7 @@
 
 #include <isthmus/backend.h>
 #include <isthmus/device.h>
+#include <stdbool.h>
 
 /* Optional slots that are the plug-in's own. */
 enum ist__slot {
@@ -27,7 +28,7 @@ struct ist__admitted {
 	const char *name;            /* what it is chosen by; ops.name is what it calls itself */
 	const char *plain;           /* ops.name of the innermost one where this is a wrapper: compare this with the others */
 	const char *path;            /* of its file; "" when built in or added */
-	uint32_t ours;               /* 1: built in, its close comes back */
+	bool builtin;                /* ours, unwrapped: no slot of it ever blocks, and its close comes back */
 };
 
 struct ist__admitted_device {

@@ -217,11 +217,13 @@ admit_builtin(struct plug *p, struct ist_error *err)
 	if (!p->host)
 		return ist__fail_memory(err, "env");
 	e = admit(p, NULL, &host, NULL, NULL, NULL, err);
-	for (size_t i = 0; !e && ist__builtin[i]; i++)
-		e = admit(p, ist__builtin[i](), NULL, NULL, NULL, NULL, err);
-	for (uint64_t i = 0; i < p->n; i++)
-		if (!p->list[i]->is_device)
-			p->list[i]->look.ours = p->list[i]->full.ours = 1;
+	for (size_t i = 0; !e && ist__builtin[i]; i++) {
+		struct entry *made = NULL;
+
+		e = admit(p, ist__builtin[i](), NULL, NULL, NULL, &made, err);
+		if (!e && made)
+			made->look.builtin = true;
+	}
 	return e;
 }
 

@@ -385,6 +385,7 @@ ist__wrap_new(const struct ist__ctx *ctx, const char *name, const char *kind, co
 	wrap->made.ops = wrap_table;
 	wrap->made.ops.self = wrap;
 	wrap->made.ops.name = kind;
+	wrap->made.builtin = false;
 	wrap->made.name = ist__strdup(ctx, name);
 	e = !wrap->made.name ? ist__fail_memory(err, "backend_get") : *kind == 't' ? ist__wrap_trace(wrap, spec, err) :
 		ist__wrap_fault(wrap, spec, err);
