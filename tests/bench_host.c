@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum what { CAST_STAGED, CAST_DIRECT, CAST_VIEW, PAIR, PAIR_DIRECT, BARRIER };
-static const char *const names[] = { "broadcast, private memory", "broadcast, channel's memory", "broadcast, view", "send",
+enum what { CAST_STAGED, CAST_DIRECT, CAST_COOP, CAST_VIEW, PAIR, PAIR_DIRECT, BARRIER };
+static const char *const names[] = { "broadcast, private memory", "broadcast, root's of channel", "broadcast, channel's memory", "broadcast, view", "send",
 	"send, channel's memory", "barrier" };
 
 struct job {
@@ -71,7 +71,7 @@ bench_member(struct node *node, void *arg)
 	enum { N = 15 };
 	double took[N];
 	uint64_t inner = job->what == BARRIER ? 2000 : 1, seq = 10;
-	bool own = job->what == CAST_VIEW || ((job->what == CAST_DIRECT || job->what == PAIR_DIRECT) && node->rank == 0);
+	bool own = job->what == CAST_VIEW || job->what == CAST_COOP || ((job->what == CAST_DIRECT || job->what == PAIR_DIRECT) && node->rank == 0);
 	void *buf = NULL;
 
 	if (!own || isthmus_backend_host()->alloc(node->chan, job->bytes, IST_MEM_HOST, -1, &buf, NULL))
@@ -115,7 +115,7 @@ main(int argc, char **argv)
 	static const uint32_t members[] = { 2, 4 };
 
 	for (uint32_t i = 0; i < 2; i++) {
-		struct rig shm = { .n = members[i] }, tcp = { .n = members[i], .options = "transport=tcp" };
+		struct rig shm = { .n = members[i], .options = argc > 2 ? argv[2] : NULL }, tcp = { .n = members[i], .options = "transport=tcp" };
 		for (enum what w = CAST_STAGED; w <= BARRIER; w++)
 			if (members[i] == 2 || (w != PAIR && w != PAIR_DIRECT))
 				row("shm", &shm, w, bytes);

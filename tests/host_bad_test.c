@@ -361,8 +361,74 @@ segments_are_read_only_to_others(void **state)
 	(void)state;
 	offer_all(&rig, wires);
 	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, wires[1].fds[0], 0) == MAP_FAILED);
-	CHECK(ftruncate(wires[1].fds[0], 0) && ftruncate(wires[1].fds[1], 1 << 20));
+	CHECK(ftruncate(wires[1].fds[0], 0));
 	rig_close(&rig);
+	rig.options = "coop=0"; /* then not to the heap either */
+	offer_all(&rig, wires);
+	CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, wires[1].fds[1], 0) == MAP_FAILED);
+	CHECK(ftruncate(wires[1].fds[1], 1 << 20));
+	rig_close(&rig);
+}
+
+/* Where a receiver wants the bytes is looked at before anybody writes there; one that lies, or is in another operation, harms
+ * nobody's memory. */
+static void
+lying_seats_do_no_harm(void **state)
+{
+	const uint64_t bytes = UINT64_C(5) << 20;
+
+	(void)state;
+	for (int lie = 0; lie < 5; lie++) {
+		struct rig rig = { .n = 3 };
+		struct ist_task *tasks[3];
+		uint8_t *buf[3];
+
+		rig_open(&rig);
+		for (uint32_t i = 0; i < 3; i++) {
+			void *p = NULL;
+
+			CHECK(isthmus_backend_host()->alloc(rig.node[i].chan, bytes + 4096, IST_MEM_HOST, -1, &p, NULL) == IST_OK);
+			buf[i] = p;
+			memset(p, 0xCC, bytes + 4096);
+		}
+		for (uint32_t i = 0; i < 3; i++) {
+			struct ist_op op = op_cast(&rig.node[i], 0, buf[i], i == 1 && lie == 4 ? bytes - 64 : bytes, i == 1 && lie == 3 ? 8 : 7, 0);
+
+			tasks[i] = begin(&rig.node[i], &op);
+		}
+		struct seat *seat = &rig.node[1].chan->ctl->seats[0];
+		CHECK(seat->chunk_bytes > bytes);
+		switch (lie) {
+		case 0: seat->at = seat->chunk_at + 8192; break; /* runs past its chunk */
+		case 1: seat->chunk_bytes = UINT64_C(1) << 40; break;
+		case 2: seat->chunk_at = seat->at = UINT64_MAX - 4095; break;
+		}
+		rig_turn(&rig, 200);
+		for (uint32_t i = 0; i < 3; i++) {
+			struct ist_status st;
+			ist_err err = node_state(&rig.node[i], tasks[i], &st);
+
+			if (lie < 3 && i != 1)
+				CHECK(err == IST_BAD_HANDLE && st.rank == 1);
+			if (lie == 3 && i == 1)
+				CHECK(err == IST_ORDER_MISMATCH && st.state == IST_DONE);
+			if (lie == 4 && i == 1)
+				CHECK(err == IST_MISMATCH && st.state == IST_DONE);
+			if (lie >= 3 && i == 2)
+				CHECK(err == IST_OK);
+			for (uint64_t at = i == 1 && lie == 4 ? bytes - 64 : bytes; at < bytes + 4096; at++)
+				CHECK(buf[i][at] == 0xCC);
+			isthmus_backend_host()->abort(rig.node[i].chan, IST_ABORTED);
+		}
+		rig_turn(&rig, 2);
+		for (uint32_t i = 0; i < 3; i++) {
+			struct ist_status st;
+
+			(void)node_state(&rig.node[i], tasks[i], &st);
+			CHECK(st.state == IST_DONE);
+		}
+		rig_close(&rig);
+	}
 }
 
 /* ---- strangers ---- */
@@ -566,6 +632,71 @@ a_member_is_killed(void **state)
 		fork_run(&kinds[k], death_member, (void *)(uintptr_t)&kinds[k], 1);
 }
 
+/* All copy into each other's memory when the channel is aborted, at another moment on each and each time. Whoever has its
+ * memory back uses it for something else, and finds that untouched when all have ended. In every fourth round one is killed
+ * instead; then memory that it may have been writing to is ABANDONED. */
+struct late {
+	_Atomic uint32_t ended;
+	uint32_t round;
+};
+
+static void
+late_member(struct node *node, void *arg)
+{
+	const struct ist_backend *b = isthmus_backend_host();
+	struct late *late = arg;
+	const uint64_t bytes = UINT64_C(24) << 20;
+	bool kill = late->round % 4 == 3;
+	struct itimerval soon = { .it_value = { .tv_usec = 1 + (late->round * 7919 + node->rank * 4001) % 15000 } };
+	struct sigaction sa = { .sa_handler = on_alarm };
+	struct ist_status st = { .state = IST_PENDING };
+	void *buf = NULL;
+
+	CHECK(b->alloc(node->chan, bytes, IST_MEM_HOST, -1, &buf, NULL) == IST_OK);
+	memset(buf, 1, bytes);
+	to_abort = node->chan;
+	sa.sa_handler = kill && node->rank == 1 ? SIG_DFL : on_alarm;
+	CHECK(!sigaction(SIGALRM, &sa, NULL) && !setitimer(ITIMER_REAL, &soon, NULL));
+	for (uint64_t k = 0; k < 100000; k++) {
+		struct ist_op op = op_cast(node, k % 3 == 1 ? 2 : 0, buf, bytes, k, 0);
+		struct ist_task *task = begin_n(node, &op, 1);
+		ist_err err = task ? node_wait(node, task, &st, true) : node->err;
+
+		if (task)
+			b->task_free(node->chan, task);
+		if (!err)
+			continue;
+		CHECK(err == IST_PEER_LOST && (!task || st.state == IST_DONE || (kill && st.state == IST_ABANDONED)));
+		break;
+	}
+	if (st.state != IST_ABANDONED)
+		memset(buf, 0x40 + (int)node->rank, bytes);
+	late->ended++;
+	while (late->ended < (kill ? 2u : 3u))
+		poll(NULL, 0, 1);
+	for (uint64_t i = 0; i < bytes && st.state != IST_ABANDONED; i++)
+		CHECK(((uint8_t *)buf)[i] == 0x40 + node->rank);
+	late->ended += 8;
+	while (late->ended < (kill ? 18u : 27u)) /* its memory stays until all have looked */
+		poll(NULL, 0, 1);
+}
+
+static void
+nobody_writes_after_the_end(void **state)
+{
+	static const struct rig shm3 = { .n = 3 };
+	struct late *late = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	(void)state;
+	CHECK(late != MAP_FAILED);
+	for (uint32_t round = 0; round < 24; round++) {
+		late->ended = 0;
+		late->round = round;
+		fork_run(&shm3, late_member, late, round % 4 == 3 ? 1 : IST_NO_RANK);
+	}
+	munmap(late, 4096);
+}
+
 static void *
 abort_soon(void *chan)
 {
@@ -742,6 +873,8 @@ main(int argc, char **argv)
 		cmocka_unit_test(partial_sight_falls_back_to_tcp),
 		cmocka_unit_test(lying_segments_do_no_harm),
 		cmocka_unit_test(segments_are_read_only_to_others),
+		cmocka_unit_test(lying_seats_do_no_harm),
+		cmocka_unit_test(nobody_writes_after_the_end),
 		cmocka_unit_test(strangers_are_dropped),
 		cmocka_unit_test(a_slow_reader_costs_bounded_memory),
 		cmocka_unit_test(a_member_is_killed),

@@ -5,7 +5,7 @@
  */
 #include "host_rig.h"
 
-#include "backends/host/copy.h"
+#include "backends/host/host.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -148,6 +148,101 @@ all_shapes_all_sizes(void **state)
 		}
 		rig_close(&rig);
 	}
+}
+
+/* Pieces that a member has copied in the broadcast that its seats remember. */
+static uint64_t
+pieces_by(const struct ist_chan *chan)
+{
+	uint64_t n = 0;
+
+	for (uint32_t s = 0; s < SEATS; s++)
+		for (uint32_t w = 0; w < PIECES / 64; w++)
+			n += (uint64_t)__builtin_popcountll(chan->ctl->seats[s].done[w]);
+	return n;
+}
+
+/* Large, in the channel's own memory: root and receivers all copy. One with other memory, and one that comes late, get it too. */
+static void
+all_hands_copy(void **state)
+{
+	enum { N = 4 };
+	static const uint64_t large[] = { 4 << 20, (4 << 20) + 5, (17 << 20) + 1 };
+
+	(void)state;
+	for (int odd = 0; odd < 4; odd++) { /* 0: nobody, 1: plain memory, 2: late, 3: both, and all of them forbid it */
+		struct rig rig = { .n = N, .options = odd == 3 ? "coop=0" : NULL };
+
+		rig_open(&rig);
+		for (uint32_t k = 0; k < 3 * N; k++) {
+			struct ist_task *tasks[RIG_MAX] = { NULL };
+			uint64_t bytes = large[k % 3];
+			uint32_t root = k % N, plain = odd & 1 ? (root + 1) % N : N, late = odd & 2 ? (root + 2) % N : N;
+			uint8_t *buf[N];
+
+			for (uint32_t i = 0; i < N; i++) {
+				buf[i] = i == plain ? malloc(bytes + 2) : take(&rig.node[i], bytes + 2);
+				memset(buf[i], 0x55, bytes + 2);
+				if (i == root)
+					fill(buf[i] + 1, bytes, k);
+			}
+			for (uint32_t pass = 0; pass < 2; pass++) {
+				for (uint32_t i = 0; i < N; i++) {
+					struct ist_op op = op_cast(&rig.node[i], root, buf[i] + 1, bytes, k, 0);
+
+					if ((i == late) == (pass == 1))
+						tasks[i] = begin(&rig.node[i], &op);
+				}
+				for (int t = 0; t < 5 && pass == 0 && late < N; t++) {
+					rig_turn(&rig, 1);
+					poll(NULL, 0, 1);
+				}
+			}
+			CHECK(rig_wait(&rig, tasks) == IST_OK);
+			for (uint32_t i = 0; i < N; i++) {
+				CHECK(filled(buf[i] + 1, bytes, k));
+				CHECK(buf[i][0] == 0x55 && buf[i][bytes + 1] == 0x55);
+				if (i == plain)
+					free(buf[i]);
+				else
+					give(&rig.node[i], buf[i]);
+			}
+			CHECK((pieces_by(rig.node[root].chan) > 0) == (odd != 3));
+			CHECK((pieces_by(rig.node[(root + 3) % N].chan) > 0) == (odd != 3));
+		}
+		rig_close(&rig);
+	}
+}
+
+/* More of them than there are seats, from all members at once. */
+static void
+all_hands_at_many_things(void **state)
+{
+	enum { N = 3, MANY = 12 };
+	const uint64_t bytes = 5 << 20;
+	struct rig rig = { .n = N };
+	struct ist_task *tasks[MANY][RIG_MAX] = { { NULL } };
+	uint8_t *buf[MANY][N];
+
+	(void)state;
+	rig_open(&rig);
+	for (uint32_t k = 0; k < MANY; k++)
+		for (uint32_t i = 0; i < N; i++) {
+			struct ist_op op;
+
+			buf[k][i] = take(&rig.node[i], bytes);
+			memset(buf[k][i], 0x77, bytes);
+			if (i == k % N)
+				fill(buf[k][i], bytes, k);
+			op = op_cast(&rig.node[i], k % N, buf[k][i], bytes, k, 0);
+			tasks[k][i] = begin(&rig.node[i], &op);
+		}
+	for (uint32_t k = 0; k < MANY; k++) {
+		CHECK(rig_wait(&rig, tasks[k]) == IST_OK);
+		for (uint32_t i = 0; i < N; i++)
+			CHECK(filled(buf[k][i], bytes, k));
+	}
+	rig_close(&rig);
 }
 
 /* Views: who shares memory with the one that has the bytes gets no copy, the others their own. */
@@ -632,6 +727,8 @@ main(int argc, char **argv)
 		cmocka_unit_test(options_are_checked),
 		cmocka_unit_test(every_copy_loop_copies),
 		cmocka_unit_test(all_shapes_all_sizes),
+		cmocka_unit_test(all_hands_copy),
+		cmocka_unit_test(all_hands_at_many_things),
 		cmocka_unit_test(views_are_lent_until_freed),
 		cmocka_unit_test(many_broadcasts_at_once),
 		cmocka_unit_test(later_broadcast_does_not_block_earlier),

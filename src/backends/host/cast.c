@@ -63,6 +63,9 @@ ist__host_cast_start(struct ist_chan *chan, struct part *part)
 		part->entry = chan->peers[publisher].entries++;
 	else if (chan->n_near)
 		part->entry = chan->entries++;
+	part->bytes = buf_of(chan, &part->op)->bytes;
+	if (publisher == part->op.peer && part->publisher != IST_NO_RANK && ist__host_coop_fits(chan, &part->op, part->bytes))
+		ist__host_coop_enter(chan, part);
 	part->next = NULL;
 	*chan->casts_last = part;
 	chan->casts_last = &part->next;
@@ -93,6 +96,8 @@ post(struct ist_chan *chan, struct part *part)
 	if (part->entry != chan->posted || (part->entry >= BOARD && !all_back(chan, slot, part->entry - BOARD + 1)))
 		return false;
 	part->mode = chunk ? MODE_DIRECT : MODE_STAGED;
+	if (chunk && part->op.peer == chan->rank && ist__host_coop_fits(chan, &part->op, part->bytes))
+		ist__host_coop_enter(chan, part);
 	part->at = chunk ? chunk->at + (uint64_t)((const uint8_t *)buf->addr - chunk->addr) : chan->stage_end;
 	if (!chunk)
 		chan->stage_end += round_line(buf->bytes);
@@ -102,8 +107,9 @@ post(struct ist_chan *chan, struct part *part)
 	atomic_store_explicit(&to->at, part->at, memory_order_relaxed);
 	atomic_store_explicit(&to->chunk_at, chunk ? chunk->at : 0, memory_order_relaxed);
 	atomic_store_explicit(&to->chunk_bytes, chunk ? chunk->bytes : 0, memory_order_relaxed);
-	atomic_store_explicit(&to->what, (uint64_t)part->op.peer << 32 | (uint64_t)(part->op.flags & IST_OP_VIEW) << 8 | part->mode,
-		memory_order_relaxed);
+	atomic_store_explicit(&to->crew, 0, memory_order_relaxed);
+	atomic_store_explicit(&to->what, (uint64_t)part->op.peer << 32 | (uint64_t)(part->op.flags & IST_OP_VIEW) << 8 |
+		(uint64_t)(part->crew ? MODE_COOP : (enum mode)part->mode), memory_order_relaxed);
 	atomic_store_explicit(&chan->ctl->posted, ++chan->posted, memory_order_release);
 	part->posted = true;
 	return true;
@@ -167,6 +173,8 @@ publish(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over)
 	}
 	if (did)
 		ist__host_bell_near(chan);
+	if (part->crew && ist__host_coop_give(chan, part))
+		return true;
 	*over = part->mark == bytes && (part->mode == MODE_STAGED || all_back(chan, part->entry % BOARD, part->entry + 1));
 	return did;
 }
@@ -210,6 +218,11 @@ follow_begin(struct ist_chan *chan, struct peer *peer, struct part *part)
 			(unsigned long long)rec.seq, peer->rank, (uint32_t)(what >> 32), chan->rank, part->op.peer);
 		return false;
 	}
+	if (part->mode != MODE_COOP || part->task->result) {
+		(void)ist__host_coop_out(chan, part); /* nobody was told to write there */
+		ist__host_coop_leave(part);
+	}
+	part->mode = part->mode == MODE_COOP ? MODE_DIRECT : part->mode;
 	if (part->mode == MODE_DIRECT) {
 		part->from = ist__host_borrow(chan, peer, part, &rec, &part->map);
 		if (!part->from)
@@ -275,21 +288,31 @@ static bool
 follow(struct ist_chan *chan, struct part *part, bool *over)
 {
 	struct peer *peer = &chan->peers[part->publisher];
-	uint64_t posted = atomic_load_explicit(&peer->ctl->posted, memory_order_acquire), mark, bytes = part->op.dst.bytes;
-	bool did = false;
+	uint64_t posted = atomic_load_explicit(&peer->ctl->posted, memory_order_acquire), mark, bytes = part->op.dst.bytes, said = 0;
+	bool did = false, all = false;
 
+	if (part->crew && part->task->result) {
+		if (!ist__host_coop_out(chan, part))
+			return false;
+		ist__host_coop_leave(part);
+		ist__host_part_end(chan, part);
+		return *over = true;
+	}
 	if (posted <= part->entry)
 		return false;
 	if (part->phase == PHASE_NEW) {
-		if (!follow_begin(chan, peer, part))
-			return *over = true;
+		if (!follow_begin(chan, peer, part)) {
+			*over = part->ended;
+			return true;
+		}
 		did = true;
 	}
 	mark = atomic_load_explicit(&peer->ctl->board[part->entry % BOARD].mark, memory_order_acquire);
 	if (mark > bytes) {
 		ist__host_part_fail(chan, part, IST_MISMATCH, peer->rank, 0, "rank %u has %llu bytes of %llu", peer->rank, (unsigned long long)mark,
 			(unsigned long long)bytes);
-		return *over = true;
+		*over = part->ended;
+		return true;
 	}
 	if (part->mode == MODE_STAGED) {
 		if (read_staged(chan, peer, part, mark))
@@ -300,7 +323,19 @@ follow(struct ist_chan *chan, struct part *part, bool *over)
 		if (mark < bytes)
 			return did;
 		lend(chan, part);
+	} else if (part->crew && !(said = atomic_load_explicit(&peer->ctl->board[part->entry % BOARD].crew, memory_order_acquire))) {
+		return did; /* the root has yet to say who is in */
+	} else if (part->crew && ist__host_coop_in(chan, part, said)) {
+		if (ist__host_coop_take(chan, part, said, &all))
+			did = true;
+		if (!all)
+			return did;
+		ist__host_coop_leave(part);
+		part->got = bytes;
+		ist__host_part_moved(chan, part, bytes);
 	} else {
+		(void)ist__host_coop_out(chan, part);
+		ist__host_coop_leave(part);
 		if (read_direct(chan, part, mark))
 			did = true;
 		if (part->got < bytes)
@@ -352,6 +387,8 @@ step(struct ist_chan *chan, struct part *part, bool *over)
 		ist__host_part_end(chan, part);
 	}
 	*over = part->ended;
+	if (part->ended)
+		ist__host_coop_leave(part);
 	return did || *over;
 }
 

@@ -11,8 +11,9 @@
 #endif
 
 #define COPY_BIG (UINT64_C(256) << 10)   /* below it libc's is as good as any */
-#define COPY_TRIAL (UINT64_C(384) << 10) /* pieces that tell something about speed */
+#define COPY_TRIAL (UINT64_C(256) << 10) /* pieces that tell something about speed */
 #define COPY_TRIALS 4u
+#define COPY_BLOCK (UINT64_C(20) << 10)  /* stays in the innermost cache while it is written several times */
 #define PAGE 4096u
 
 static void
@@ -150,17 +151,30 @@ ist__host_copier_init(struct copier *copier, bool calibrate)
 		copier->learning = false;
 }
 
+static void
+copy_all(uint32_t way, void *const *to, uint32_t n, const void *from, uint64_t bytes)
+{
+	uint64_t block = n > 1 ? COPY_BLOCK : bytes;
+
+	for (uint64_t at = 0; at < bytes; at += block) {
+		uint64_t k = bytes - at < block ? bytes - at : block;
+
+		for (uint32_t i = 0; i < n; i++)
+			ways[way].copy((uint8_t *)to[i] + at, (const uint8_t *)from + at, k);
+	}
+}
+
 /* The least time of several trials counts: page faults and other people's work only ever add. */
 static void
-copy_trial(struct copier *copier, void *to, const void *from, uint64_t bytes)
+copy_trial(struct copier *copier, void *const *to, uint32_t n, const void *from, uint64_t bytes)
 {
 	uint32_t i = copier->turns % copier->n_ways, best = 0;
 	int64_t begun = ist__now(), took;
 
-	ways[copier->ways[i]].copy(to, from, bytes);
+	copy_all(copier->ways[i], to, n, from, bytes);
 	took = ist__now() - begun;
 	if (took > 0) {
-		uint64_t per = (uint64_t)took * 1024 / (bytes / 1024);
+		uint64_t per = (uint64_t)took * 1024 / (bytes / 1024 * n);
 		copier->best[i] = per < copier->best[i] ? per : copier->best[i];
 	}
 	if (++copier->turns < COPY_TRIALS * copier->n_ways)
@@ -177,10 +191,17 @@ ist__host_copy(struct copier *copier, void *to, const void *from, uint64_t bytes
 {
 	if (bytes < COPY_BIG)
 		memcpy(to, from, bytes);
-	else if (copier->learning && bytes >= COPY_TRIAL)
-		copy_trial(copier, to, from, bytes);
 	else
-		ways[copier->pick].copy(to, from, bytes);
+		ist__host_copy_many(copier, &to, 1, from, bytes);
+}
+
+void
+ist__host_copy_many(struct copier *copier, void *const *to, uint32_t n, const void *from, uint64_t bytes)
+{
+	if (copier->learning && bytes >= COPY_TRIAL && n > 0)
+		copy_trial(copier, to, n, from, bytes);
+	else
+		copy_all(copier->pick, to, n, from, bytes);
 }
 
 const char *

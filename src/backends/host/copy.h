@@ -24,6 +24,8 @@ struct copier {
 void ist__host_copier_init(struct copier *copier, bool calibrate);
 /* What was written is visible to whoever sees a later release store. The areas never overlap. */
 void ist__host_copy(struct copier *copier, void *to, const void *from, uint64_t bytes);
+/* The same bytes to several places: each block is read from memory once. */
+void ist__host_copy_many(struct copier *copier, void *const *to, uint32_t n, const void *from, uint64_t bytes);
 /* Name of the loop in use; for logs. */
 const char *ist__host_copier_name(const struct copier *copier);
 /* All loops, for tests: NULL past the last. False: this CPU can't. */

@@ -162,7 +162,7 @@ maps_trim(struct ist_chan *chan, struct peer *peer)
 }
 
 static struct map *
-map_new(struct ist_chan *chan, struct peer *peer, const struct record *where)
+map_new(struct ist_chan *chan, struct peer *peer, const struct record *where, bool write)
 {
 	struct map *map;
 	void *p;
@@ -171,16 +171,37 @@ map_new(struct ist_chan *chan, struct peer *peer, const struct record *where)
 	map = ist__alloc(&chan->ctx, sizeof(*map));
 	if (!map)
 		return NULL;
-	p = mmap(NULL, where->chunk_bytes, PROT_READ, MAP_SHARED, peer->heap_fd, (off_t)where->chunk_at);
+	p = mmap(NULL, where->chunk_bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, peer->heap_fd, (off_t)where->chunk_at);
 	if (p == MAP_FAILED) {
 		ist__free(&chan->ctx, map);
 		return NULL;
 	}
 	madvise(p, where->chunk_bytes, MADV_DONTFORK);
-	*map = (struct map){ .next = peer->maps, .at = where->chunk_at, .bytes = where->chunk_bytes, .addr = p };
+	*map = (struct map){ .next = peer->maps, .at = where->chunk_at, .bytes = where->chunk_bytes, .addr = p, .write = write };
 	peer->maps = map;
 	peer->n_maps++;
 	return map;
+}
+
+ist_err
+ist__host_map(struct ist_chan *chan, struct peer *peer, const struct record *where, bool write, struct map **out)
+{
+	struct map *map;
+
+	for (map = peer->maps; map; map = map->next)
+		if (map->write == write && where->at >= map->at && where->at - map->at <= map->bytes &&
+		    where->bytes <= map->bytes - (where->at - map->at))
+			break;
+	if (!map) {
+		if (!where_right(chan, peer, where))
+			return IST_BAD_HANDLE;
+		map = map_new(chan, peer, where, write);
+		if (!map)
+			return errno == EACCES ? IST_DENIED : IST_NO_MEMORY;
+	}
+	map->refs++;
+	*out = map;
+	return IST_OK;
 }
 
 const uint8_t *
@@ -188,26 +209,20 @@ ist__host_borrow(struct ist_chan *chan, struct peer *peer, struct part *part, co
 {
 	struct map *map;
 
-	for (map = peer->maps; map; map = map->next)
-		if (where->at >= map->at && where->at - map->at <= map->bytes && where->bytes <= map->bytes - (where->at - map->at))
-			break;
-	if (!map) {
-		if (!where_right(chan, peer, where)) {
-			ist__host_part_fail(chan, part, IST_BAD_HANDLE, peer->rank, 0, "rank %u names bytes %llu+%llu that its segment doesn't have",
-				peer->rank, (unsigned long long)where->at, (unsigned long long)where->bytes);
-			return NULL;
-		}
-		map = map_new(chan, peer, where);
-		if (!map) {
-			/* this member's fault, not the peer's */
-			ist__host_part_fail(chan, part, IST_NO_MEMORY, chan->rank, errno, "can't map %llu bytes of rank %u",
-				(unsigned long long)where->chunk_bytes, peer->rank);
-			return NULL;
-		}
+	switch (ist__host_map(chan, peer, where, false, &map)) {
+	case IST_OK:
+		*out = map;
+		return map->addr + (where->at - map->at);
+	case IST_BAD_HANDLE:
+		ist__host_part_fail(chan, part, IST_BAD_HANDLE, peer->rank, 0, "rank %u names bytes %llu+%llu that its segment doesn't have",
+			peer->rank, (unsigned long long)where->at, (unsigned long long)where->bytes);
+		return NULL;
+	default:
+		/* this member's fault, not the peer's */
+		ist__host_part_fail(chan, part, IST_NO_MEMORY, chan->rank, errno, "can't map %llu bytes of rank %u",
+			(unsigned long long)where->chunk_bytes, peer->rank);
+		return NULL;
 	}
-	map->refs++;
-	*out = map;
-	return map->addr + (where->at - map->at);
 }
 
 void

@@ -17,10 +17,12 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-#define HOST_VERSION 1u
+#define HOST_VERSION 2u
 #define HOST_MAGIC UINT64_C(0x31676573686d7469)
 #define BOARD 16u                       /* broadcasts of one publisher under way at a time */
 #define GATES 16u                       /* barriers under way at a time */
+#define SEATS 8u                        /* broadcasts by all hands that a member is in at a time */
+#define PIECES 512u                     /* of one of them, at most */
 #define LINE UINT64_C(64)               /* records and stream positions are multiples of it */
 #define PIECE (UINT64_C(1) << 20)       /* the most that is moved between two looks at the clock */
 #define SLICE_NS (800 * INT64_C(1000))  /* of one progress */
@@ -42,7 +44,8 @@ struct lane {
 };
 
 enum link { LINK_NONE, LINK_YES, LINK_REFUSED };
-enum mode { MODE_STAGED = 1, MODE_DIRECT = 2 }; /* through the ring or stage; read where the sender has it */
+enum mode { MODE_STAGED = 1, MODE_DIRECT = 2, MODE_COOP = 3 }; /* through the ring or stage; read where the sender has it; the
+                                                                   * same, and written by all hands */
 
 /* One broadcast on offer by a root, or by the member of this host that the bytes come to. */
 struct posting {
@@ -51,7 +54,16 @@ struct posting {
 	_Atomic uint64_t at;          /* STAGED: position in the stage's stream; DIRECT: offset in the owner's heap */
 	_Atomic uint64_t chunk_at, chunk_bytes; /* DIRECT: the piece of heap to map */
 	_Atomic uint64_t what;        /* root << 32 | flags << 8 | enum mode */
-	uint64_t spare;
+	_Atomic uint64_t crew;        /* by all hands: bit 63 once it is known who is in, and a bit for each */
+};
+
+/* What a member has to do with one broadcast by all hands: see coop.c. */
+struct seat {
+	_Atomic uint64_t key;         /* which; 0: none */
+	_Atomic uint64_t at, chunk_at, chunk_bytes; /* where the owner wants the bytes, in its heap; chunk_bytes 0: nowhere */
+	_Atomic uint64_t bytes, closed; /* of the broadcast; nobody may write there any more */
+	uint64_t spare[2];
+	_Atomic uint64_t claims[PIECES / 64], done[PIECES / 64]; /* pieces that the owner copies, has copied */
 };
 
 struct ctl {
@@ -63,6 +75,7 @@ struct ctl {
 	_Alignas(64) _Atomic uint64_t entered; /* barriers entered since connect */
 	_Atomic uint64_t gate_seq[GATES];
 	_Alignas(64) struct posting board[BOARD];
+	_Alignas(64) struct seat seats[SEATS];
 	_Alignas(64) struct lane lanes[];      /* one for each rank, then the set of ranks that the owner could map */
 };
 
@@ -71,7 +84,8 @@ struct record {
 	uint64_t seq, bytes, mode, at, chunk_at, chunk_bytes, spare[2];
 };
 
-_Static_assert(sizeof(struct lane) == 192 && sizeof(struct posting) == 64 && sizeof(struct record) == 64, "segment layout");
+_Static_assert(sizeof(struct lane) == 192 && sizeof(struct posting) == 64 && sizeof(struct record) == 64 && sizeof(struct seat) == 192,
+	"segment layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "counters are shared between processes");
 
 /* Where things lie; a function of the group's size alone, so that no offset has to be believed. */
@@ -86,6 +100,7 @@ enum transport { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP };
 struct options {
 	uint32_t transport;
 	uint32_t calibrate;
+	uint32_t coop;             /* large broadcasts by all hands: others may write into this member's heap */
 	uint32_t user_timeout_ms;
 	bool has_advertise;
 	struct sockaddr_storage listen, advertise; /* ports 0 */
@@ -104,6 +119,9 @@ struct part {
 	uint64_t at;       /* where the bytes lie in stream or heap */
 	struct map *map;   /* piece of a peer's heap in use */
 	const uint8_t *from;
+	struct crew *crew; /* broadcast by all hands */
+	uint64_t bytes;    /* of it */
+	int64_t since;
 	uint32_t publisher; /* broadcast: who gives it to us on this host, IST_NO_RANK: TCP or ourselves */
 	uint8_t phase, mode;
 	bool posted, viewed, ended;
@@ -120,6 +138,7 @@ struct ist_task {
 	uint32_t rank;
 	int32_t sys;
 	uint64_t moved, left, n, room;
+	uint64_t held;     /* after an abort: parts whose memory others may be writing to */
 	struct ist_buf view;
 	char text[240];
 	struct part parts[];
@@ -138,6 +157,7 @@ struct map {
 	uint64_t at, bytes;
 	uint8_t *addr;
 	uint32_t refs;
+	bool write;
 };
 
 enum class { CLASS_P2P = 1, CLASS_CHAIN = 2 };
@@ -222,7 +242,9 @@ struct ist_chan {
 	uint64_t n_pending;
 	bool accepting;            /* connections may wait to be accepted */
 	uint64_t moved, ended;
-	struct copier copy_out, copy_direct; /* ring or stage to memory; memory to memory */
+	struct crew *crews[SEATS]; /* one for each seat, made at need */
+	int64_t aborted_at;
+	struct copier copy_out, copy_direct, copy_coop; /* ring or stage to memory; memory to memory; to several */
 };
 
 /* ---- task.c ---- */
@@ -235,9 +257,13 @@ void ist__host_task_free(struct ist_chan *chan, struct ist_task *task);
 void ist__host_task_end(struct ist_chan *chan, struct ist_task *task, ist_err result);
 /* The part is over, well or not; it must be out of its queue. */
 void ist__host_part_end(struct ist_chan *chan, struct part *part);
-/* Notes the first failure of the part's task, and ends the part. */
+/* Notes the first failure of the part's task, and ends the part: at once, or when others have left its memory. */
 void ist__host_part_fail(struct ist_chan *chan, struct part *part, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
 	__attribute__((format(printf, 6, 7)));
+/* Notes it alone: the part goes on until it can end. */
+void ist__host_part_note(struct ist_chan *chan, struct part *part, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
+	__attribute__((format(printf, 6, 7)));
+void ist__host_task_abandon(struct ist_chan *chan, struct ist_task *task, ist_err why);
 void ist__host_part_moved(struct ist_chan *chan, struct part *part, uint64_t bytes);
 /* Compares what the other side says with what was asked for here; false: the part has failed. */
 bool ist__host_part_fits(struct ist_chan *chan, struct part *part, uint32_t rank, uint64_t seq, uint64_t bytes);
@@ -281,6 +307,8 @@ void ist__host_heap_fini(struct ist_chan *chan);
 /* A peer's bytes, mapped read-only. *out holds a reference. NULL: the part has failed. */
 const uint8_t *ist__host_borrow(struct ist_chan *chan, struct peer *peer, struct part *part, const struct record *where,
 	struct map **out);
+/* The same without a part: for writing too. Holds a reference. */
+ist_err ist__host_map(struct ist_chan *chan, struct peer *peer, const struct record *where, bool write, struct map **out);
 void ist__host_unborrow(struct map *map);
 void ist__host_maps_fini(struct ist_chan *chan, struct peer *peer);
 
@@ -306,6 +334,19 @@ bool ist__host_is_near(const struct ist_chan *chan, uint32_t rank);
 bool ist__host_chain_receive(struct ist_chan *chan, struct part *part);
 bool ist__host_chain_forward(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over);
 ist_err ist__host_chain_root(struct ist_chan *chan); /* what this member serves itself, as a root */
+
+/* ---- coop.c ---- */
+bool ist__host_coop_fits(const struct ist_chan *chan, const struct ist_op *op, uint64_t bytes);
+/* Takes a seat: says where this member wants the bytes, if it can be written there. Without a free one part->crew stays NULL. */
+void ist__host_coop_enter(struct ist_chan *chan, struct part *part);
+bool ist__host_coop_decide(struct ist_chan *chan, struct part *part);
+bool ist__host_coop_give(struct ist_chan *chan, struct part *part);
+bool ist__host_coop_in(const struct ist_chan *chan, const struct part *part, uint64_t said);
+bool ist__host_coop_take(struct ist_chan *chan, struct part *part, uint64_t said, bool *over);
+bool ist__host_coop_out(struct ist_chan *chan, struct part *part);
+void ist__host_coop_leave(struct part *part);
+void ist__host_coop_drain(struct ist_chan *chan, ist_err why);
+void ist__host_coop_fini(struct ist_chan *chan);
 
 /* ---- barrier.c ---- */
 void ist__host_gate_start(struct ist_chan *chan, struct part *part);

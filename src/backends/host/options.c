@@ -76,6 +76,8 @@ parse_one(const char *key, const char *value, struct options *out, bool *known)
 		return parse_addr(value, &out->listen);
 	if (!strcmp(key, "advertise"))
 		return out->has_advertise = parse_addr(value, &out->advertise);
+	if (!strcmp(key, "coop"))
+		return parse_number(value, 1, &out->coop);
 	if (!strcmp(key, "calibrate"))
 		return parse_number(value, 1, &out->calibrate);
 	if (!strcmp(key, "user_timeout")) {
@@ -104,7 +106,7 @@ is_any(const struct sockaddr_storage *addr)
 ist_err
 ist__host_options(const struct ist_open *args, struct options *out, struct ist_status *why)
 {
-	struct options opt = { .calibrate = 1 };
+	struct options opt = { .calibrate = 1, .coop = 1 };
 	const char *text = args->options;
 	char item[256];
 
@@ -134,7 +136,7 @@ ist__host_options(const struct ist_open *args, struct options *out, struct ist_s
 			if (known)
 				return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0, "option %s: bad value '%s'", item, eq ? eq + 1 : "");
 			return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0,
-				"no option '%s'; there are transport, listen, advertise, calibrate and user_timeout", item);
+				"no option '%s'; there are transport, listen, advertise, calibrate, coop and user_timeout", item);
 		}
 	}
 	if (is_any(&opt.listen) && !opt.has_advertise && opt.transport != TRANSPORT_SHM)

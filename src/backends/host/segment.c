@@ -145,7 +145,8 @@ make_files(struct ist_chan *chan)
 	if (chan->heap_fd < 0 || fcntl(chan->heap_fd, F_ADD_SEALS, SEALS))
 		return errno;
 	chan->wire_fds[0] = read_only(chan->ctl_fd);
-	chan->wire_fds[1] = read_only(chan->heap_fd);
+	/* large broadcasts are written by all hands, unless the user doesn't want that */
+	chan->wire_fds[1] = chan->opt.coop ? fcntl(chan->heap_fd, F_DUPFD_CLOEXEC, 0) : read_only(chan->heap_fd);
 	chan->wire_fds[2] = chan->wake_fd;
 	return chan->wire_fds[0] < 0 || chan->wire_fds[1] < 0 ? errno : 0;
 }

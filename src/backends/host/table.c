@@ -59,6 +59,7 @@ chan_free(struct ist_chan *chan)
 	struct ist__ctx ctx = chan->ctx;
 
 	ist__host_net_fini(chan);
+	ist__host_coop_fini(chan);
 	for (uint32_t r = 0; chan->peers && r < chan->size; r++) {
 		ist__host_detach(chan, &chan->peers[r]);
 		ist__free(&ctx, chan->peers[r].served);
@@ -113,6 +114,7 @@ chan_fill(struct ist_chan *chan, const struct ist_open *args)
 		chan->peers[r] = (struct peer){ .rank = r, .heap_fd = -1, .wake_fd = -1, .hop = IST_NO_RANK };
 	ist__host_copier_init(&chan->copy_out, chan->opt.calibrate);
 	ist__host_copier_init(&chan->copy_direct, chan->opt.calibrate);
+	ist__host_copier_init(&chan->copy_coop, chan->opt.calibrate);
 }
 
 static ist_err
@@ -166,8 +168,8 @@ host_close(struct ist_chan *chan, struct ist_status *why)
 	if (!chan)
 		return IST_OK;
 	if (chan->n_near)
-		ist__log(&chan->ctx, 2, "copy loops: from rings %s, direct %s", ist__host_copier_name(&chan->copy_out),
-			ist__host_copier_name(&chan->copy_direct));
+		ist__log(&chan->ctx, 2, "copy loops: from rings %s, direct %s, by all hands %s", ist__host_copier_name(&chan->copy_out),
+			ist__host_copier_name(&chan->copy_direct), ist__host_copier_name(&chan->copy_coop));
 	chan_free(chan);
 	return IST_OK;
 }
@@ -380,6 +382,8 @@ see_abort(struct ist_chan *chan)
 		chan->abort_told = true;
 		chan->armed = true; /* so that the descriptor is emptied */
 		ist__host_end_all(chan, why);
+	} else if (chan->casts) {
+		ist__host_coop_drain(chan, why);
 	}
 	return true;
 }
@@ -432,6 +436,8 @@ host_arm(struct ist_chan *chan, int32_t *fd)
 {
 	if (atomic_load(&chan->aborted) ? !chan->abort_told : chan->fresh || chan->more)
 		return IST_BUSY;
+	if (chan->abort_told && chan->casts)
+		return IST_BUSY; /* others are still to leave our memory */
 	chan->armed = true; /* what abort writes is emptied too */
 	if (!chan->abort_told && !ist__host_arm(chan))
 		return IST_BUSY;

@@ -95,11 +95,23 @@ ist__host_task_free(struct ist_chan *chan, struct ist_task *task)
 void
 ist__host_task_end(struct ist_chan *chan, struct ist_task *task, ist_err result)
 {
-	if (task->state == IST_DONE)
+	if (task->state >= IST_DONE)
 		return;
 	if (!task->result)
 		task->result = result;
 	task->state = IST_DONE;
+	chan->ended++;
+}
+
+/* Its memory is lost for good: somebody may still write there. */
+void
+ist__host_task_abandon(struct ist_chan *chan, struct ist_task *task, ist_err why)
+{
+	if (task->state == IST_DONE)
+		return;
+	if (!task->result)
+		task->result = why;
+	task->state = IST_ABANDONED;
 	chan->ended++;
 }
 
@@ -113,21 +125,38 @@ ist__host_part_end(struct ist_chan *chan, struct part *part)
 		ist__host_task_end(chan, part->task, IST_OK);
 }
 
+static void
+note(struct ist_chan *chan, struct ist_task *task, ist_err err, uint32_t rank, int32_t sys, const char *fmt, va_list ap)
+{
+	if (task->result)
+		return;
+	task->result = err;
+	task->rank = rank;
+	task->sys = sys;
+	vsnprintf(task->text, sizeof(task->text), fmt, ap);
+	chan->ended++; /* so that the core looks at it, though other parts may go on */
+}
+
+void
+ist__host_part_note(struct ist_chan *chan, struct part *part, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	note(chan, part->task, err, rank, sys, fmt, ap);
+	va_end(ap);
+}
+
 void
 ist__host_part_fail(struct ist_chan *chan, struct part *part, ist_err err, uint32_t rank, int32_t sys, const char *fmt, ...)
 {
-	struct ist_task *task = part->task;
 	va_list ap;
 
-	if (!task->result) {
-		task->result = err;
-		task->rank = rank;
-		task->sys = sys;
-		va_start(ap, fmt);
-		vsnprintf(task->text, sizeof(task->text), fmt, ap);
-		va_end(ap);
-		chan->ended++; /* so that the core looks at it, though other parts may go on */
-	}
+	va_start(ap, fmt);
+	note(chan, part->task, err, rank, sys, fmt, ap);
+	va_end(ap);
+	if (part->crew && part->publisher != IST_NO_RANK)
+		return; /* others may be writing to its memory: follow ends it when they have left */
 	ist__host_part_end(chan, part);
 }
 
@@ -180,10 +209,22 @@ ist__host_end_all(struct ist_chan *chan, ist_err why)
 {
 	for (uint32_t r = 0; r < chan->size; r++)
 		chan->peers[r].send.first = chan->peers[r].recv.first = NULL;
-	chan->casts = NULL;
+	chan->aborted_at = ist__now();
+	/* what others may be writing to is not the caller's yet */
+	for (struct part **at = &chan->casts; *at;)
+		if (!(*at)->crew) {
+			*at = (*at)->next;
+		} else {
+			(*at)->task->held++;
+			at = &(*at)->next;
+		}
 	chan->casts_last = &chan->casts;
+	while (*chan->casts_last)
+		chan->casts_last = &(*chan->casts_last)->next;
 	chan->gates.first = NULL;
 	chan->linking = NULL;
 	for (struct ist_task *task = chan->tasks; task; task = task->next)
-		ist__host_task_end(chan, task, why);
+		if (task->held == 0)
+			ist__host_task_end(chan, task, why);
+	ist__host_coop_drain(chan, why);
 }
