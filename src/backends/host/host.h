@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * host.h - the host backend's own types: a channel that moves bytes through shared memory inside a host and through
- * TCP between hosts. Every word in a segment is written by its owner alone and read-only to the others; what is read
+ * TCP between hosts. Every word in a segment is written by its owner alone and read-only to the others (the bytes of the
+ * heap alone are written by all hands, see coop.c); what is read
  * from there is never trusted with a length or an offset.
  */
 #ifndef IST_HOST_H
