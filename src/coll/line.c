@@ -20,7 +20,7 @@ enum {
 	SIZE_MAX_RANKS = 65536,
 	REQS = 16 /* made beforehand: what a pipeline holds at a time */
 };
-#define PATIENCE_NS (10 * INT64_C(1000))
+#define PATIENCE_NS (3 * INT64_C(1000))
 
 void
 ist__list_add(struct ist__list *list, struct ist__op *op)
