@@ -25,7 +25,7 @@ uint32_t
 ist__board_absent(const struct ist__group *g, uint64_t seq)
 {
 	for (uint32_t r = 0; r < g->size; r++)
-		if (atomic_load_explicit(&g->board[r].op, memory_order_seq_cst) < seq)
+		if (atomic_load_explicit(&g->board[r].op, memory_order_seq_cst) < seq || atomic_load(&g->board[r].broken) != 0)
 			return r;
 	return IST_NO_RANK;
 }

@@ -395,6 +395,7 @@ ist__group_close(struct ist__group *g)
 	pthread_mutex_lock(&g->lock);
 	while (g->waiters > 0)
 		pthread_cond_wait(&g->cond, &g->lock);
+	g->board = NULL;
 	pthread_mutex_unlock(&g->lock);
 	ist__life_free(g->life); /* with the board, on which they looked */
 	g->life = NULL;

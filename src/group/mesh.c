@@ -113,6 +113,8 @@ set_broken(struct ist__group *g, const struct ist_error *err)
 	if (g->broken)
 		*g->broken = *err;
 	__atomic_store_n(&g->broken_code, err->code, __ATOMIC_RELEASE);
+	if (g->board) /* whoever comes late must not take it for one that waits */
+		atomic_store(&g->board[g->rank].broken, 1);
 	pthread_cond_broadcast(&g->cond);
 	return true;
 }
