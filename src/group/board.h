@@ -20,7 +20,7 @@ struct ist__group;
 enum {
 	IST__BOARD_OPS = 16,     /* of a desk that are remembered */
 	IST__BOARD_PRINTS = 512, /* twice what a line has under way */
-	IST__BOARD_PAUSES = 50,  /* looks before the CPU is given away, where there is one for each */
+	IST__BOARD_PAUSES = 10,  /* looks before the CPU is given away, where there is one for each */
 	IST__PRINT_WORDS = IST__PRINT_BYTES / 8 + 1
 };
 
