@@ -191,14 +191,21 @@ is_checked(const struct runner *r, uint64_t b)
 	return b > r->first && b % r->check_every == 0;
 }
 
-/* A sink has something better to do than to wait at a check while the giver still reads: it delivers what is here, but
- * for one bucket, which it will deliver while the next one comes. */
+/* Before a check all but the last of what has been issued is done with. A sink has something better to do than to wait there
+ * while the giver still reads; and who waits there with a view of another's bucket would hold up the member that passes it
+ * on, which can't come to the check before it has its slot back. A giver's own buckets hold up nobody. */
 static bool
 may_issue(const struct runner *r, uint64_t b, uint64_t at)
 {
 	const struct ist__sync_body *s = r->s;
+	bool delivers = s->sinks.begun > 0 && !s->up.failed;
 
-	return b < at + s->ring.n && !(is_checked(r, b) && s->sinks.begun > 0 && !s->up.failed && b > at + 1);
+	if (b >= at + s->ring.n)
+		return false;
+	for (uint64_t k = at; is_checked(r, b) && k + 1 < b; k++)
+		if (delivers || !s->ring.slots[k % s->ring.n].root)
+			return false;
+	return true;
 }
 
 /* How does everybody stand? */
