@@ -23,7 +23,7 @@ def call(*args, **variables):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ISTHMUS_", "SLURM_", "OMPI_", "PMI_", "RANK", "WORLD", "MASTER_"))}
     env.update(variables)
     start = time.monotonic()
-    done = subprocess.run([TOOL, *args], env=env, capture_output=True, text=True, timeout=GUARD_S, stdin=subprocess.DEVNULL)
+    done = subprocess.run([TOOL, *args], env=env, capture_output=True, text=True, errors="replace", timeout=GUARD_S, stdin=subprocess.DEVNULL)
     done.seconds = time.monotonic() - start
     return done
 
@@ -122,6 +122,11 @@ class Variables(Case):
                           ("ISTHMUS_QUIET", "perhaps"), ("ISTHMUS_LOG_LEVEL", "loud")):
             self.usage(call("pull", "null:", "--at", "tcp://127.0.0.1:1", "--rank", "1", **{name: bad, **({} if name == "ISTHMUS_WORLD" else {"ISTHMUS_WORLD": "2"})}), name, bad)
 
+    def test_mirror_is_named_whoever_finds_the_fault(self):
+        for name, bad in (("ISTHMUS_AT", "udp://x"), ("ISTHMUS_DEVICE", "tpu"), ("ISTHMUS_LABEL", "x" * 65), ("ISTHMUS_GROUP", "g" * 256)):
+            place = {} if name == "ISTHMUS_AT" else {"ISTHMUS_AT": "tcp://127.0.0.1:1"}
+            self.usage(call("push", "x", "--world", "2", "--rank", "1", **place, **{name: bad}), name, bad)
+
     def test_option_beats_bad_mirror(self):
         done = call("pull", "null:", *NOWHERE, "--world", "2", "--rank", "1", "--bucket", "1MiB", ISTHMUS_BUCKET="abc")
         self.assertNotEqual(done.returncode, 2, done.stderr)
@@ -145,6 +150,18 @@ class Options(Case):
             document = json.loads(done.stdout)
             self.assertEqual((document["schema"], document["error"]["code"]), (1, "INVALID_ARGUMENT"), args)
             self.assertTrue(document["error"]["next"], args)
+
+    def test_texts(self):
+        for args in (["--label", ""], ["--label", "\u00e9" * 32], ["--group", ""], ["--group", "a/b ../\u00fc"]):
+            self.assertNotEqual(call("push", "/nonexistent", *NOWHERE, "--world", "2", "--rank", "1", *args).returncode, 2)
+        for args in (["--label", "\u00e9" * 33], ["--label", b"\xff"], ["--group", b"\xc3("]):
+            self.usage(call("push", "/nonexistent", *NOWHERE, "--world", "2", "--rank", "1", *args), args[0])
+
+    def test_output_that_goes_nowhere(self):
+        for args in (["--help"], ["push", "--help"], ["version"], ["backends", "--json"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([TOOL, *args], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.DEVNULL, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, args)
 
     def test_not_built_yet(self):
         for args in (["join", "d"], ["serve", "c"], ["update", "c", "--engine", "http://localhost"], ["bench", "p2p"],

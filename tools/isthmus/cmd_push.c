@@ -7,8 +7,6 @@
 #include "signals.h"
 #include "transfer.h"
 
-#include <string.h>
-
 static int
 carry(struct cli *cli, int (*open_end)(struct transfer *t, const char *path))
 {
@@ -40,8 +38,6 @@ carry(struct cli *cli, int (*open_end)(struct transfer *t, const char *path))
 int
 cmd_push(struct cli *cli)
 {
-	if (strlen(option_text(&cli->o, OPT_LABEL, "")) > 64)
-		return cli_usage(cli, "--label is longer than 64 bytes");
 	return carry(cli, transfer_open_source);
 }
 

@@ -99,7 +99,8 @@ dispatch(struct cli *cli, int argc, char **argv)
 		help_verb(stdout, find_verb(argv[2]));
 	} else if (!strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "help")) {
 		help_program(argc > 1 ? stdout : stderr);
-		return argc > 1 ? EXIT_DONE : EXIT_USAGE;
+		if (argc <= 1)
+			return EXIT_USAGE;
 	} else if (!strcmp(word, "--help=man")) {
 		man_program(stdout);
 	} else {

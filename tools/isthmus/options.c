@@ -15,7 +15,7 @@ static const struct option rows[] = {
 	/* where the members meet */
 	{ OPT_AT, TYPE_TEXT, 0, SET_MEET | SET_STATUS, 0, 0, "at", "ADDR",
 		"meeting place: tcp://HOST:PORT or dir:/shared/folder; default tcp://$MASTER_ADDR:$ISTHMUS_PORT" },
-	{ OPT_GROUP, TYPE_TEXT, 0, SET_MEET | SET_STATUS, 0, 0, "group", "NAME", "name of the group; default \"\" (status: all)" },
+	{ OPT_GROUP, TYPE_NAME, 0, SET_MEET | SET_STATUS, 0, 255, "group", "NAME", "name of the group; default \"\" (status: all)" },
 	{ OPT_WORLD, TYPE_NUMBER, 0, SET_MEET, 1, 65536, "world", "N",
 		"members of the whole group; default: the launcher's count, unless --rank-offset is given" },
 	{ OPT_RANK, TYPE_NUMBER, 0, SET_MEET, 0, 65535, "rank", "R", "rank of this process; default: the launcher's, plus --rank-offset" },
@@ -39,7 +39,7 @@ static const struct option rows[] = {
 	/* updates */
 	{ OPT_PART, TYPE_PART, 0, SET_PUSH, 0, 0, "part", "I/N", "this source gives share I (from 0) of N equal ones; default: shared by agreement" },
 	{ OPT_VERSION, TYPE_NUMBER, 0, MOVERS, 1, 0, "version", "V", "version of the update; default: one more than any member knows" },
-	{ OPT_LABEL, TYPE_TEXT, 0, SET_PUSH, 0, 0, "label", "TEXT", "travels with the version; at most 64 bytes" },
+	{ OPT_LABEL, TYPE_NAME, 0, SET_PUSH, 0, 64, "label", "TEXT", "travels with the version; at most 64 bytes" },
 	{ OPT_ON_LOSS, TYPE_CHOICE, 0, MOVERS, 0, 0, "on-loss", "fail|continue",
 		"when a sink is lost: all fail, or the others go on; equal on all members; default fail" },
 	{ OPT_SLOW_AFTER, TYPE_SECONDS, 0, MOVERS, 0, 0, "slow-after", "SECONDS",
@@ -91,6 +91,19 @@ option_variable(const struct option *opt, char room[64])
 
 	for (int i = 8; i < n; i++)
 		room[i] = opt->name[i - 8] == '-' ? '_' : (char)toupper((unsigned char)opt->name[i - 8]);
+	return room;
+}
+
+const char *
+option_shown(const struct options *o, enum option_id id, char room[64])
+{
+	const struct option *opt = rows;
+
+	while (opt->id != id)
+		opt++;
+	if (o->v[id].from == FROM_VARIABLE)
+		return option_variable(opt, room);
+	snprintf(room, 64, "--%s", opt->name);
 	return room;
 }
 
@@ -147,6 +160,9 @@ expected(const struct option *opt, char room[160])
 	case TYPE_UNBUILT:
 		snprintf(room, 160, "a text that is not empty");
 		break;
+	case TYPE_NAME:
+		snprintf(room, 160, "a text in UTF-8 of at most %llu bytes", (unsigned long long)opt->max);
+		break;
 	}
 	return room;
 }
@@ -174,6 +190,9 @@ convert(const struct option *opt, const char *text, struct option_value *out)
 	case TYPE_TEXT:
 	case TYPE_UNBUILT:
 		good = *text != 0;
+		break;
+	case TYPE_NAME:
+		good = strlen(text) <= opt->max && value_utf8(text);
 		break;
 	case TYPE_NUMBER:
 		good = value_u64(text, &out->number) && in_range(opt, out->number);

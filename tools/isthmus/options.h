@@ -32,6 +32,7 @@ enum option_set {
 
 enum option_type {
 	TYPE_FLAG, TYPE_TEXT, TYPE_NUMBER, TYPE_BYTES, TYPE_SECONDS, TYPE_CHOICE, TYPE_PART,
+	TYPE_NAME,   /* UTF-8, may be empty; max: bytes */
 	TYPE_UNBUILT /* known, refused as UNSUPPORTED, not in any help */
 };
 
@@ -101,5 +102,7 @@ option_number(const struct options *o, enum option_id id, uint64_t otherwise)
 const struct option *option_row(uint32_t index); /* NULL after the last */
 /* "ISTHMUS_LOG_LEVEL" */
 const char *option_variable(const struct option *opt, char room[64]);
+/* Where the value came from, as the user knows it: "--log-level" or "ISTHMUS_LOG_LEVEL". */
+const char *option_shown(const struct options *o, enum option_id id, char room[64]);
 
 #endif

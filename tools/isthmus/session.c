@@ -54,6 +54,7 @@ plan_device(struct cli *cli)
 {
 	const char *device = option_text(&cli->o, OPT_DEVICE, "auto");
 	size_t n = strcspn(device, ":");
+	char name[64];
 	uint64_t index;
 
 	if (!strcmp(device, "auto") || !strcmp(device, "host"))
@@ -61,7 +62,7 @@ plan_device(struct cli *cli)
 	if (((n == 4 && !strncmp(device, "cuda", n)) || (n == 6 && !strncmp(device, "ascend", n))) &&
 	    (!device[n] || value_u64(device + n + 1, &index)))
 		return cli_fail_code(cli, IST_UNSUPPORTED, "device", "--device %s is not built yet; auto and host are", device);
-	return cli_usage(cli, "--device is '%s'; expected auto, host, cuda[:N] or ascend[:N]", device);
+	return cli_usage(cli, "%s is '%s'; expected auto, host, cuda[:N] or ascend[:N]", option_shown(&cli->o, OPT_DEVICE, name), device);
 }
 
 /* ISTHMUS_FAULT=flip puts the fault backend, which flips one byte on the way, before the chosen one: for demonstrations. */
@@ -85,14 +86,14 @@ static int
 plan_address(struct session *s, struct cli *cli)
 {
 	const char *at = option_text(&cli->o, OPT_AT, NULL);
-	char text[512], made[320];
+	char text[512], made[320], name[64];
 
 	if (!at && !launch_address(environment, made, text))
 		return cli_usage(cli, "%s", text);
 	if ((size_t)snprintf(s->at, sizeof(s->at), "%s", at ? at : made) >= sizeof(s->at))
-		return cli_usage(cli, "--at is longer than %zu bytes", sizeof(s->at) - 1);
+		return cli_usage(cli, "%s is longer than %zu bytes", option_shown(&cli->o, OPT_AT, name), sizeof(s->at) - 1);
 	if (strncmp(s->at, "tcp://", 6) && strncmp(s->at, "dir:", 4))
-		return cli_usage(cli, "--at is '%s'; expected tcp://HOST:PORT or dir:/FOLDER", s->at);
+		return cli_usage(cli, "%s is '%s'; expected tcp://HOST:PORT or dir:/FOLDER", option_shown(&cli->o, OPT_AT, name), s->at);
 	return EXIT_DONE;
 }
 
@@ -114,8 +115,6 @@ session_plan(struct session *s, struct cli *cli)
 	if (status == EXIT_DONE && option_on(o, OPT_HOST_MEETING) && option_on(o, OPT_NO_HOST_MEETING) &&
 	    o->v[OPT_HOST_MEETING].from == o->v[OPT_NO_HOST_MEETING].from)
 		status = cli_usage(cli, "--host-meeting and --no-host-meeting exclude each other");
-	if (status == EXIT_DONE && strlen(option_text(o, OPT_GROUP, "")) > 255)
-		status = cli_usage(cli, "--group is longer than 255 bytes");
 	return status;
 }
 

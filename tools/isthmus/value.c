@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "value.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -99,6 +100,15 @@ value_flag(const char *text, bool *out)
 		return false;
 	*out = i % 2 == 1;
 	return true;
+}
+
+bool
+value_utf8(const char *text)
+{
+	json_t *t = json_string(text); /* takes nothing else */
+
+	json_decref(t);
+	return t != NULL;
 }
 
 bool

@@ -13,6 +13,7 @@ bool value_u64(const char *text, uint64_t *out);          /* decimal digits and 
 bool value_bytes(const char *text, uint64_t *out);        /* digits, then nothing, B, KiB, MiB, GiB or TiB */
 bool value_seconds(const char *text, int64_t *out_ns);    /* digits with at most one point; 0 < value < 10^9 */
 bool value_flag(const char *text, bool *out);             /* 1 0 true false yes no on off */
+bool value_utf8(const char *text);
 bool value_part(const char *text, uint32_t *part, uint32_t *parts); /* "i/n", i from 0 */
 /* True when text stands in choices, "a|b|c". */
 bool value_choice(const char *text, const char *choices, uint32_t *index);
