@@ -105,6 +105,15 @@ class Run(unittest.TestCase):
                 wait_for(lambda: not any(alive(pid) for pid in pids))  # the blow has fallen; the kernel may still be at it
                 self.assertEqual(sorted(n for n in os.listdir(folder) if n.startswith("got")), ["got.0", "got.1"])
 
+    def test_interrupted_demo_leaves_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            demo = subprocess.Popen([TOOL, "demo", "--json"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    env={**os.environ, "TMPDIR": folder})
+            wait_for(lambda: os.listdir(folder))
+            demo.send_signal(signal.SIGTERM)
+            demo.communicate(timeout=GUARD_S)
+            self.assertEqual((demo.returncode, os.listdir(folder)), (128 + signal.SIGTERM, []))
+
     def test_two_signals_end_the_stubborn(self):
         with tempfile.TemporaryDirectory() as folder:
             p, pids = self.start(folder, "trap '' INT TERM;")

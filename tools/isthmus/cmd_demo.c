@@ -37,6 +37,14 @@ struct demo {
 };
 
 static int
+interrupted(int status)
+{
+	int sig = spawn_held_signal();
+
+	return sig ? EXIT_SIGNAL + sig : status;
+}
+
+static int
 choose(struct demo *d)
 {
 	const char *model = option_text(&d->cli->o, OPT_MODEL, getenv("MODEL")), *worlds = getenv("WORLD");
@@ -206,13 +214,15 @@ digest_of(struct demo *d, const char *path, char digest[IST_DIGEST_TEXT])
 
 	ist_error_init(&err);
 	code = ist_checkpoint_open(d->local.s.env, path, NULL, &ck, &err);
-	if (code == IST_OK)
+	d->tensors = code == IST_OK ? ist_checkpoint_count(ck) : 0;
+	/* one by one, so that a signal is seen in time; of what is known the whole is only folded */
+	for (uint64_t i = 0; code == IST_OK && i < d->tensors && !spawn_held_signal(); i++)
+		code = ist_checkpoint_digest(ck, i, digest, &err);
+	if (code == IST_OK && !spawn_held_signal())
 		code = ist_checkpoint_digest(ck, IST_WHOLE, digest, &err);
-	if (code == IST_OK)
-		d->tensors = ist_checkpoint_count(ck);
 	if (ck)
 		ist_checkpoint_free(ck);
-	return code ? cli_fail(d->cli, &err) : EXIT_DONE;
+	return code ? cli_fail(d->cli, &err) : interrupted(EXIT_DONE);
 }
 
 /* Reads everything again, at the source and at every engine, as 'isthmus inspect --digests' does. */
@@ -287,6 +297,7 @@ cmd_demo(struct cli *cli)
 		return cli_fail_code(cli, IST_NO_MEMORY, "demo", "out of memory");
 	d->cli = cli;
 	d->local.master_lock = -1;
+	spawn_hold_signals(); /* the scratch folder goes, whenever one comes */
 	status = choose(d);
 	if (status == EXIT_DONE)
 		status = local_open(&d->local, cli);
@@ -300,7 +311,7 @@ cmd_demo(struct cli *cli)
 	if (status == EXIT_DONE)
 		status = verify(d);
 	if (status == EXIT_DONE)
-		status = print(d);
+		status = interrupted(print(d));
 	json_decref(d->first);
 	scratch_close(&d->scratch);
 	local_close(&d->local);

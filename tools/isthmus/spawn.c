@@ -23,7 +23,7 @@ struct pack {
 	const struct cli *cli;
 	struct child *children;
 	uint32_t n, alive;
-	sigset_t before;
+	sigset_t before, childs; /* masks: what to come back to, what children start with */
 	int signals;             /* descriptor */
 	int keeper_pipe;         /* closes with us */
 	pid_t keeper;
@@ -33,6 +33,49 @@ struct pack {
 	int64_t kill_at_ns;
 	int64_t last_words_ns;
 };
+
+static struct {
+	bool on;
+	int got;
+	sigset_t set, before;
+} held;
+
+/* Adds those of the signals that are to be taken. nohup: a hangup that is ignored stays ignored. A shell's '&' makes SIGINT
+ * ignored too, but whoever sends that to us by hand means it. */
+static void
+take_over(sigset_t *set, const int *signals, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		struct sigaction now;
+
+		if (signals[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+			continue;
+		sigaddset(set, signals[i]);
+		signal(signals[i], SIG_DFL);
+	}
+}
+
+void
+spawn_hold_signals(void)
+{
+	static const int ends[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+
+	sigemptyset(&held.set);
+	take_over(&held.set, ends, sizeof(ends) / sizeof(ends[0]));
+	sigprocmask(SIG_BLOCK, &held.set, &held.before);
+	held.on = true;
+}
+
+int
+spawn_held_signal(void)
+{
+	struct timespec now = { .tv_sec = 0 };
+	int sig = held.got || !held.on ? 0 : sigtimedwait(&held.set, NULL, &now);
+
+	if (sig > 0)
+		held.got = sig;
+	return held.got;
+}
 
 char **
 spawn_env(char *const *set)
@@ -95,7 +138,7 @@ become(const struct pack *p, const struct child *c, pid_t parent)
 		dup2(fd, STDIN_FILENO);
 	if (fd > STDERR_FILENO)
 		close(fd);
-	sigprocmask(SIG_SETMASK, &p->before, NULL);
+	sigprocmask(SIG_SETMASK, &p->childs, NULL);
 	execvpe(c->argv[0], c->argv, c->env);
 	cant_start(c->argv[0], errno);
 }
@@ -264,17 +307,9 @@ block_signals(struct pack *p)
 	sigset_t set;
 
 	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
-		struct sigaction now;
-
-		/* nohup: a hangup that is ignored stays ignored. A shell's '&' makes SIGINT ignored too, but whoever sends that
-		 * to us by hand means it. */
-		if (ours[i] == SIGHUP && sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
-			continue;
-		sigaddset(&set, ours[i]);
-		signal(ours[i], SIG_DFL);
-	}
+	take_over(&set, ours, sizeof(ours) / sizeof(ours[0]));
 	sigprocmask(SIG_BLOCK, &set, &p->before);
+	p->childs = held.on ? held.before : p->before;
 	p->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return p->signals < 0 ? cli_fail_sys(p->cli, IST_IO, errno, "run", "signalfd") : EXIT_DONE;
 }

@@ -21,6 +21,11 @@ struct child {
 
 /* environ, less what set replaces, plus set ("NAME=value", ends in NULL). To be freed; its strings are lent. */
 char **spawn_env(char *const *set);
+/* For who has something to tidy up: from now on the signals that end a program wait for spawn_all, or until they are asked
+ * for. Children are not touched by it. */
+void spawn_hold_signals(void);
+/* The first of them that came, 0: none. */
+int spawn_held_signal(void);
 /* Starts all and waits for all. Signals are passed on. When one fails the others, which mostly fail by themselves and can
  * say why, are ended after last_words_ns. Returns 0, the first failed
  * child's status, 128+n after signal n, or 124 when the deadline passed. */
