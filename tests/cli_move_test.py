@@ -131,6 +131,38 @@ class Move(unittest.TestCase):
             self.assertTrue(done.document["error"]["tensor"].startswith("tensor."))
         self.assertFalse(os.path.exists(os.path.join(self.folder.name, f"copy{self.n}")))
 
+    def test_versions_have_64_bits(self):
+        for version in (1, 2 ** 63 - 1, 2 ** 63, 2 ** 64 - 1):
+            done = self.move([("push", self.model, "--version", str(version), "--label", "{\"\": \"7\"}"), ("pull", "null:")])
+            self.good(done)
+            self.assertEqual([(d.document["version"], d.document["label"]) for d in done], [(version, "{\"\": \"7\"}")] * 2)
+
+    def test_nobody_reads_the_messages(self):
+        """Somebody who reads nothing of stderr, and somebody who goes away, hold up nobody."""
+        unread, full = os.pipe()
+        os.set_blocking(full, False)
+        try:
+            while True:
+                os.write(full, bytes(4096))
+        except BlockingIOError:
+            os.set_blocking(full, True)
+        gone, broken = os.pipe()
+        os.close(gone)
+        arguments = ["--at", self.at, "--world", "2", "--json", "--timeout", "60", "--log-level", "trace"]
+        push = subprocess.Popen([TOOL, "push", self.model, "--rank", "0", *arguments], stdout=subprocess.PIPE, stderr=full, text=True)
+        pull = subprocess.Popen([TOOL, "pull", "null:", "--rank", "1", *arguments], stdout=subprocess.PIPE, stderr=broken, text=True)
+        for one in (push, pull):
+            out = one.communicate(timeout=GUARD_S)[0]
+            self.assertEqual((one.returncode, json.loads(out)["verified"]), (0, True))
+        for fd in (unread, full, broken):
+            os.close(fd)
+
+    def test_one_document_of_a_store(self):
+        store = start("store", "--bind", "127.0.0.1:0", "--json", "--timeout", "0.1")
+        done = Finished(store)
+        self.assertEqual(done.status, 124, done.stderr)
+        self.assertIn("address", done.document)
+
     def test_nobody_comes(self):
         done = Finished(start("pull", "null:", "--at", self.at, "--rank", "1", "--world", "3", "--json", "--timeout", "0.5"))
         self.assertEqual((done.status, done.document["error"]["code"]), (124, "TIMEOUT"))

@@ -48,6 +48,8 @@ int64_t cli_left_ns(const struct cli *cli);
 /* ---- messages (report.c) ---- */
 
 void cli_say(const struct cli *cli, int32_t level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* One more line on stderr, after a message. */
+void cli_add(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_log_sink(void *cli, int32_t level, const char *msg); /* for ist_env_args.log */
 /* Tells the error on stderr, and as a document on stdout with --json. Returns the exit status that belongs to it. */
 int cli_fail(const struct cli *cli, const struct ist_error *err);

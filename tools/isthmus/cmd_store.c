@@ -39,8 +39,10 @@ serve(struct cli *cli, struct session *s)
 	secret_free(&secret);
 	if (status == EXIT_DONE)
 		status = announce(cli, store);
-	if (status == EXIT_DONE && !signals_wait(cli_left_ns(cli)))
+	if (status == EXIT_DONE && !signals_wait(cli_left_ns(cli))) {
+		cli->json = false; /* its document has been told */
 		status = cli_fail_code(cli, IST_TIMEOUT, "store", "served for as long as --timeout says");
+	}
 	if (store)
 		ist_store_free(store);
 	return status;

@@ -3,7 +3,10 @@
 
 #include "value.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -12,6 +15,7 @@
 #define EVERY_TTY_NS 100000000
 #define EVERY_LINE_NS 1000000000
 #define SAME_NOTE_NS 10000000000
+#define READER_MS 1000
 
 static struct {
 	pthread_mutex_t lock;
@@ -20,11 +24,23 @@ static struct {
 	int64_t start_ns, last_ns, note_ns;
 } bar = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+bool
+progress_room(void)
+{
+	static atomic_bool full;
+	struct pollfd fd = { .fd = STDERR_FILENO, .events = POLLOUT };
+	int n = poll(&fd, 1, atomic_load(&full) ? 0 : READER_MS);
+	bool room = n > 0 || (n < 0 && errno == EINTR);
+
+	atomic_store(&full, !room);
+	return room;
+}
+
 /* Takes the bar off the screen. Locked. */
 static void
 hide(void)
 {
-	if (bar.shown && bar.tty)
+	if (bar.shown && bar.tty && progress_room())
 		fputs("\r\033[K\033[?25h", stderr);
 	bar.shown = false;
 }
@@ -41,6 +57,8 @@ columns(void)
 static void
 show(const char *text)
 {
+	if (!progress_room())
+		return;
 	if (!bar.tty) {
 		fprintf(stderr, "%s: %s\n", bar.what, text);
 	} else {

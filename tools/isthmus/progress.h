@@ -9,6 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whether stderr takes a line without waiting for its reader, who gets a second when he first falls behind. A member must not
+ * stand still, and be taken for frozen, because of a terminal that is stopped. */
+bool progress_room(void);
+
 void progress_start(const char *what, bool quiet);
 void progress_bytes(void *unused, uint64_t bytes, uint64_t total); /* fits ist_sync_args.progress */
 void progress_note(const char *text);                             /* instead of bytes, say who is waited for */

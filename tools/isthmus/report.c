@@ -7,6 +7,7 @@
 #include "value.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const level_names[] = { "error", "warning", "info", "debug", "trace" };
@@ -17,6 +18,8 @@ line(const struct cli *cli, int32_t level, const char *text)
 	bool bare = level == IST_LOG_INFO;
 
 	progress_hide();
+	if (!progress_room())
+		return;
 	fprintf(stderr, "isthmus%s%s%s%s: %s%s%s\n", cli->verb ? " " : "", cli->verb ? cli->verb->name : "", cli->who[0] ? " " : "",
 		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", text);
 }
@@ -47,10 +50,36 @@ cli_log_sink(void *ctx, int32_t level, const char *msg)
 		line(cli, level, msg);
 }
 
+/* jansson's integers end at 2^63 - 1. A larger one stands in a document as its digits in an object with the empty key, which
+ * no document of ours has, and print_text takes that wrapping off. Within a string the quotes would be escaped. */
+#define BIG_BEGIN "{\"\": \""
+#define BIG_END "\"}"
+
 json_t *
 json_u64(uint64_t v)
 {
-	return json_integer((json_int_t)(v > INT64_MAX ? INT64_MAX : v));
+	char text[24];
+
+	if (v <= INT64_MAX)
+		return json_integer((json_int_t)v);
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)v);
+	return json_pack("{s:s}", "", text);
+}
+
+static bool
+print_text(const char *text)
+{
+	const char *big;
+
+	while ((big = strstr(text, BIG_BEGIN)) != NULL) {
+		const char *number = big + sizeof(BIG_BEGIN) - 1, *end = strstr(number, BIG_END);
+
+		if (!end || fwrite(text, 1, (size_t)(big - text), stdout) != (size_t)(big - text) ||
+		    fwrite(number, 1, (size_t)(end - number), stdout) != (size_t)(end - number))
+			return false;
+		text = end + sizeof(BIG_END) - 1;
+	}
+	return fputs(text, stdout) != EOF;
 }
 
 json_t *
@@ -104,26 +133,41 @@ int
 cli_print(json_t *doc)
 {
 	json_t *out = json_pack("{s:i}", "schema", 1);
-	int bad = !doc || !out || json_object_update(out, doc) || json_dumpf(out, stdout, JSON_REAL_PRECISION(9));
+	char *text = doc && out && json_object_update(out, doc) == 0 ? json_dumps(out, JSON_REAL_PRECISION(9)) : NULL;
+	int bad = !text || !print_text(text);
 
 	bad |= putchar('\n') == EOF;
 	bad |= fflush(stdout) != 0;
+	free(text);
 	json_decref(out);
 	json_decref(doc);
 	return bad ? EXIT_FAILED : EXIT_DONE;
 }
 
+void
+cli_add(const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!progress_room())
+		return;
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+}
+
 static void
 tell_ranks(const struct ist_error *err)
 {
-	if (err->n_ranks) {
-		fputs("  ranks:  ", stderr);
-		for (uint32_t i = 0; i < err->n_ranks && i < IST_ERROR_RANKS; i++)
-			fprintf(stderr, "%s%u", i ? ", " : "", err->ranks[i]);
-		fputc('\n', stderr);
-	}
+	char text[16 * IST_ERROR_RANKS] = "";
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < err->n_ranks && i < IST_ERROR_RANKS; i++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%u", i ? ", " : "", err->ranks[i]);
+	if (n)
+		cli_add("  ranks:  %s\n", text);
 	for (uint32_t i = 0; i < err->n_per_rank && i < IST_ERROR_RANKS; i++)
-		fprintf(stderr, "  rank %u: %s\n", err->per_rank[i].rank, ist_err_name(err->per_rank[i].code));
+		cli_add("  rank %u: %s\n", err->per_rank[i].rank, ist_err_name(err->per_rank[i].code));
 }
 
 static void
@@ -134,16 +178,16 @@ tell_error(const struct cli *cli, const struct ist_error *err)
 	snprintf(text, sizeof(text), "%s: %s", ist_err_name(err->code), ist_err_text(err->code));
 	line(cli, IST_LOG_ERROR, text);
 	if (err->detail[0])
-		fprintf(stderr, "  %s\n", err->detail);
+		cli_add("  %s\n", err->detail);
 	tell_ranks(err);
 	if (err->tensor[0])
-		fprintf(stderr, "  tensor: %s\n", err->tensor);
+		cli_add("  tensor: %s\n", err->tensor);
 	if (err->bucket != IST_NO_BUCKET)
-		fprintf(stderr, "  bucket: %llu\n", (unsigned long long)err->bucket);
+		cli_add("  bucket: %llu\n", (unsigned long long)err->bucket);
 	if (err->op[0])
-		fprintf(stderr, "  while:  %s\n", err->op);
+		cli_add("  while:  %s\n", err->op);
 	if (err->next[0])
-		fprintf(stderr, "  next:   %s\n", err->next);
+		cli_add("  next:   %s\n", err->next);
 	if (cli->json)
 		cli_print(error_document(err));
 }

@@ -71,6 +71,7 @@ signals_start(const struct cli *cli)
 	int sys;
 
 	the.cli = cli;
+	signal(SIGPIPE, SIG_IGN); /* a reader of our messages who leaves must not end a member in the midst of an update */
 	sigemptyset(&the.set);
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
 		struct sigaction now;

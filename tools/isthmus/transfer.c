@@ -138,7 +138,7 @@ static void
 tell_lost(const struct ist_report *r)
 {
 	for (uint32_t i = 0; i < r->n_lost && i < IST_ERROR_RANKS; i++)
-		fprintf(stderr, "  lost: rank %u, %s\n", r->lost[i].rank, ist_err_name(r->lost[i].code));
+		cli_add("  lost: rank %u, %s\n", r->lost[i].rank, ist_err_name(r->lost[i].code));
 }
 
 int
