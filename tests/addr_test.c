@@ -264,6 +264,10 @@ picks_what_bind_says(void **state)
 		{ "nosuch0,10.99.99.0/24,127.0.0.9:5,lo", "127.0.0.9:5" },
 		{ "0.0.0.0", "0.0.0.0:0" }, /* a wildcard may be listened on */
 		{ "[::1]:9", "[::1]:9" },
+		{ "192.0.2.77", NULL },     /* a literal address, but not of this machine */
+		{ "192.0.2.77:80", NULL },
+		{ "[2001:db8::77]", NULL },
+		{ "192.0.2.77,lo", "127.0.0.1:0" },
 		{ "nosuch0", NULL },
 		{ "=nosuch0", NULL },
 		{ "10.99.99.0/24", NULL },

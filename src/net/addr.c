@@ -378,6 +378,21 @@ literal(const char *word, union ist__sockaddr *out)
 	return true;
 }
 
+/* Is it an address of this machine, or one that the kernel lets us use all the same? */
+static bool
+is_here(const union ist__sockaddr *at)
+{
+	union ist__sockaddr any = *at;
+	int fd = socket(at->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	bool here;
+
+	ist__sockaddr_set_port(&any, 0);
+	here = fd < 0 || bind(fd, &any.sa, ist__sockaddr_bytes(&any)) == 0 || errno != EADDRNOTAVAIL;
+	if (fd >= 0)
+		close(fd);
+	return here;
+}
+
 ist_err
 ist__bind_pick(const char *text, union ist__sockaddr *out, struct ist_error *err)
 {
@@ -404,8 +419,12 @@ ist__bind_pick(const char *text, union ist__sockaddr *out, struct ist_error *err
 	}
 	snprintf(copy, sizeof(copy), "%s", text);
 	for (char *w = strtok_r(copy, ",", &save); w; w = strtok_r(NULL, ",", &save)) {
-		if (literal(w, out))
+		if (literal(w, &a)) {
+			if (!is_here(&a))
+				continue;
+			*out = a;
 			goto out;
+		}
 		for (struct ifaddrs *i = list; i; i = i->ifa_next)
 			if (usable(i, &a) && word_fits(w, i, &a)) {
 				*out = a;
