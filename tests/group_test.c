@@ -12,6 +12,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -561,7 +562,7 @@ freezes(struct ranks *r, uint32_t rank, void *arg)
 	if (rank == 1) {
 		raise(SIGSTOP); /* the parent wakes it at the end */
 		e = ist_barrier(m.g, 0, &m.err);
-		CHECK(e != IST_OK);
+		CHECK_ERR(IST_EVICTED, e, &m.err); /* it blames nobody for what it slept through */
 	} else {
 		e = ist_barrier(m.g, 0, &m.err);
 		CHECK_ERR(IST_NO_PROGRESS, e, &m.err);
@@ -582,6 +583,44 @@ names_the_frozen(void **state)
 	ranks_start_all(&r, freezes, NULL);
 	ranks_await(&((_Atomic uint32_t *)r.shared)[1], 2);
 	kill(r.pid[1], SIGCONT);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
+
+/* A terminal's Ctrl-Z, or a machine that is paused: all stand still for longer than the limit, and go on. */
+static int
+stands_still_with_all(struct ranks *r, uint32_t rank, void *arg)
+{
+	_Atomic uint32_t *flags = r->shared;
+	struct member m;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "p", rank, r->n, 60, 1), &m.err);
+	atomic_fetch_add(&flags[0], 1);
+	ranks_await(&flags[0], r->n);
+	raise(SIGSTOP);
+	for (int i = 0; i < 10; i++)
+		CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+a_pause_of_all_is_no_loss(void **state)
+{
+	struct timespec longer = { .tv_sec = 2 };
+	struct ranks r;
+	siginfo_t info;
+
+	(void)state;
+	ranks_init(&r, 3);
+	ranks_start_all(&r, stands_still_with_all, NULL);
+	for (uint32_t i = 0; i < r.n; i++)
+		assert_int_equal(waitid(P_PID, (id_t)r.pid[i], &info, WSTOPPED | WNOWAIT), 0);
+	nanosleep(&longer, NULL); /* the pause itself */
+	for (uint32_t i = 0; i < r.n; i++)
+		kill(r.pid[i], SIGCONT);
 	assert_int_equal(ranks_join(&r, 60, 0), 0);
 	ranks_fini(&r);
 }
@@ -931,6 +970,7 @@ main(void)
 		cmocka_unit_test(barriers_hold_all),
 		cmocka_unit_test(names_the_dead),
 		cmocka_unit_test(names_the_frozen),
+		cmocka_unit_test(a_pause_of_all_is_no_loss),
 		cmocka_unit_test(names_who_stays_away),
 		cmocka_unit_test(names_who_left),
 		cmocka_unit_test(aborts_everywhere),

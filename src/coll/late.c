@@ -61,6 +61,8 @@ ist__op_frozen_at(const struct ist__line *line, const struct ist__op *op)
 	} else if (line->moved_at > since) {
 		since = line->moved_at;
 	}
+	if (line->awake_since > since)
+		since = line->awake_since;
 	return __builtin_add_overflow(since, line->args.no_progress_ns, &at) ? IST__NEVER : at;
 }
 

@@ -142,6 +142,8 @@ struct ist__line {
 	_Atomic uint64_t moved;          /* others only look */
 	uint64_t ended;
 	int64_t now, moved_at, looked_at;
+	int64_t look_by;       /* when the clock was to be looked at next; 0: whenever */
+	int64_t awake_since;   /* when the process last went on after it had stood still */
 	bool busy;                       /* something happened in this turn */
 	bool retry;                      /* the backend was full */
 	uint32_t idle;                   /* sleeps in a row after which nothing moved */

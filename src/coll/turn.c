@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 enum {
+	STOOD_STILL_MS = 500, /* this much too late: the process did not run */
 	HOT = 64,          /* sleeps that the channel cut short for nothing, until it is no longer asked */
 	IDLE_MS = 256      /* longest sleep where the backend has no descriptor and there are no tasks */
 };
@@ -339,6 +340,8 @@ look_at_clock(struct ist__line *line)
 	line->looked_at = line->now;
 	if (line->ending)
 		return next;
+	if (line->look_by && line->now - line->look_by > STOOD_STILL_MS * IST__MS)
+		line->awake_since = line->now; /* this process was stopped, and the others may have been as well */
 	if (line->suspect_at != 0) {
 		if (line->now >= line->suspect_at)
 			ist__line_fail(line, &line->suspect);
@@ -377,6 +380,7 @@ look_at_clock(struct ist__line *line)
 		ist__op_timeout(line, late, line->active.first, &err);
 		ist__line_fail(line, &err);
 	}
+	line->look_by = next == IST__NEVER ? 0 : next;
 	return next;
 }
 

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LOOK_MS = 5, BUSY_MS = 10, IDLE_MS = 100, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600, WATCH_ALL = 32 };
+enum { LOOK_MS = 5, BUSY_MS = 10, IDLE_MS = 100, STOOD_STILL_MS = 500, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600, WATCH_ALL = 32 };
 
 uint32_t
 ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
@@ -401,12 +401,23 @@ beat(struct ist__group *g, int64_t now)
 	pthread_mutex_unlock(&g->lock);
 }
 
+/* Somebody who was stopped heard nothing, which says nothing about the others: what they said is still in the sockets, and
+ * they may have been stopped as well. They get the whole time again. */
+static void
+look_at_self(struct ist__group *g, int64_t now)
+{
+	if (now - g->ticked_at > STOOD_STILL_MS * IST__MS)
+		g->awake_since = now;
+	g->ticked_at = now;
+}
+
 static void
 look_for_silence(struct ist__group *g, int64_t now)
 {
 	for (uint32_t i = 0; i < g->n_links && g->no_progress_ns > 0; i++) {
 		struct ist__link *l = &g->links[i];
-		int64_t silent = l->conn ? now - ist__conn_heard(l->conn) : 0;
+		int64_t heard = l->conn ? ist__conn_heard(l->conn) : now;
+		int64_t silent = now - (heard > g->awake_since ? heard : g->awake_since);
 		char why[96];
 
 		if (silent <= g->no_progress_ns || g->gone[l->rank] != IST__HERE_STILL)
@@ -459,6 +470,7 @@ on_tick(struct ist__timer *timer)
 	uint64_t moved = 0;
 	bool busy;
 
+	look_at_self(g, now);
 	ist__mesh_look(g);
 	look_for_silence(g, now);
 	look_for_left(g, now);
@@ -516,6 +528,7 @@ start_here(void *arg)
 	struct ist__group *g = arg;
 
 	g->tick.on = on_tick;
+	g->ticked_at = ist__now();
 	ist__timer_set(g->loop, &g->tick, ist__now() + IDLE_MS * IST__MS);
 }
 
