@@ -4,6 +4,7 @@
 
     tests/cli_run_test.py PATH/TO/isthmus
 """
+import json
 import os
 import signal
 import socket
@@ -104,6 +105,17 @@ class Run(unittest.TestCase):
                 self.assertEqual(p.wait(GUARD_S), 128 + number)
                 wait_for(lambda: not any(alive(pid) for pid in pids))  # the blow has fallen; the kernel may still be at it
                 self.assertEqual(sorted(n for n in os.listdir(folder) if n.startswith("got")), ["got.0", "got.1"])
+
+    def test_failures_of_several_are_one_document(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            subprocess.run([TOOL, "make-checkpoint", model, "--tensors", "3", "--bytes", "300000", "-q"], check=True, timeout=GUARD_S)
+            for args, code, status in ((["demo", "--model", model], "DIGEST", 3), (["bench", "broadcast", "--ranks", "3", "--backend", "/etc/passwd"], "BAD_PLUGIN", 1),
+                                       (["bench", "update", "--ranks", "3", "--checkpoint", folder + "/nosuch"], "IO", 1)):
+                fault = {"ISTHMUS_FAULT": "flip"} if args[0] == "demo" else {}
+                done = subprocess.run([TOOL, *args, "--json"], capture_output=True, timeout=GUARD_S, stdin=subprocess.DEVNULL,
+                                      env={**os.environ, "TMPDIR": folder, **fault}, check=False)
+                self.assertEqual((json.loads(done.stdout)["error"]["code"], done.returncode), (code, status), done.stderr)
 
     def test_interrupted_demo_leaves_nothing(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -38,6 +38,7 @@ struct cli {
 	int64_t deadline_ns;     /* INT64_MAX: none */
 	int64_t no_progress_ns;
 	char who[32];            /* "rank 3" once it is known */
+	const char *error_to;    /* file that gets the document of an error as well; NULL: none */
 };
 
 const struct verb *verb_row(uint32_t index); /* NULL after the last */

@@ -107,6 +107,7 @@ be_rank(struct cli *cli, size_t kind)
 	struct bench b = { .cli = cli, .repeat = (uint32_t)option_number(&cli->o, OPT_REPEAT, 5), .rows = json_array(), .machine = machine() };
 	int status = kinds[kind].alone ? EXIT_DONE : session_plan(&b.s, cli);
 
+	cli->json = cli->json && b.s.rank == 0; /* one document: what fails elsewhere fails there too */
 	if (status == EXIT_DONE)
 		status = signals_start(cli);
 	if (status == EXIT_DONE && !kinds[kind].alone) {

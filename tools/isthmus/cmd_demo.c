@@ -205,6 +205,25 @@ show_logs(const struct demo *d)
 	}
 }
 
+/* --json: what the members said, the first of them first. A deadline of our own has been told. */
+static void
+tell_failure(const struct demo *d, int status)
+{
+	json_t *doc = NULL;
+	char path[4200];
+
+	if (!d->cli->json || now_ns() >= d->cli->deadline_ns)
+		return;
+	for (uint32_t r = 0; r < MEMBERS && !doc; r++) {
+		snprintf(path, sizeof(path), "%.4000s/member-%u.error", d->scratch.path, r);
+		doc = json_load_file(path, 0, NULL);
+	}
+	if (doc)
+		cli_print(doc);
+	else
+		cli_fail_code(d->cli, IST_ABORTED, "demo", "it ended with status %d, and no member said why", status);
+}
+
 static int
 digest_of(struct demo *d, const char *path, char digest[IST_DIGEST_TEXT])
 {
@@ -305,8 +324,10 @@ cmd_demo(struct cli *cli)
 		status = prepare_model(d);
 	if (status == EXIT_DONE) {
 		status = start(d);
-		if (status != EXIT_DONE)
+		if (status != EXIT_DONE) {
 			show_logs(d);
+			tell_failure(d, status);
+		}
 	}
 	if (status == EXIT_DONE)
 		status = verify(d);

@@ -100,9 +100,12 @@ cmd_demo_member(struct cli *cli)
 	struct world world = { .running = false };
 	struct ist_group *own = NULL;
 	int status = session_plan(&t.s, cli);
+	char error_to[4200];
 
 	if (status != EXIT_DONE)
 		return status;
+	snprintf(error_to, sizeof(error_to), "%s/member-%u.error", option_text(&cli->o, OPT_OUT, "."), t.s.rank);
+	cli->error_to = error_to;
 	keep_quiet(cli, t.s.rank);
 	status = signals_start(cli);
 	if (status == EXIT_DONE)
@@ -116,5 +119,6 @@ cmd_demo_member(struct cli *cli)
 	if (own)
 		ist_group_free(own);
 	transfer_close(&t);
+	cli->error_to = NULL;
 	return signals_status(status);
 }

@@ -188,6 +188,12 @@ tell_error(const struct cli *cli, const struct ist_error *err)
 		cli_add("  while:  %s\n", err->op);
 	if (err->next[0])
 		cli_add("  next:   %s\n", err->next);
+	if (cli->error_to) {
+		json_t *doc = error_document(err);
+
+		json_dump_file(doc, cli->error_to, JSON_COMPACT);
+		json_decref(doc);
+	}
 	if (cli->json)
 		cli_print(error_document(err));
 }
