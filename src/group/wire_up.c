@@ -34,7 +34,12 @@ dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 
 	if (!e)
 		e = add_conn(f, &f->links[to], fd, IST__TAG(IST__TAG_LINK, to), IST__LINK, err);
-	if (e) {
+	if (e == IST_IO && ist__may_share(&f->claims[to].card, &f->card)) {
+		/* it was at the roll-call, and neither its socket nor its port is on this host any more */
+		e = ist__fail(err, IST_PEER_LOST, "group_new", "rank %u went away while the group was forming: nobody answers at %s", to,
+			f->claims[to].card.addr);
+		ist__fail_rank(err, to);
+	} else if (e) {
 		if (e != IST_LIMIT && e != IST_NO_MEMORY) /* else it is not to blame */
 			ist__fail_rank(err, to);
 		ist__fail_prefix(err, "rank %u at %s can't be reached: ", to, f->claims[to].card.addr);

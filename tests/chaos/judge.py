@@ -179,6 +179,8 @@ class Round:
         roles = {plan["roles"][r] for r in left}
         if self.kind != "lethal" or self.hit != "update" or plan["on_loss"] != "continue" or roles != {"source", "sink"} or plan["victim"] not in ranks:
             return
+        if any((self.done(r, "gather") or {"code": "OK"})["code"] != "OK" for r in left):
+            return  # some were in the gather still, where not all may know what the lost one would have given
         for r in left:
             d, s = self.done(r, "update"), self.members[r].get("state")
             if d and d["code"] != "OK":
