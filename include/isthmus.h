@@ -66,7 +66,7 @@ struct ist_env_args {
 
 /* Starts the library's threads lazily, at the first endpoint. args may be NULL. */
 IST_API ist_err ist_env_new(const struct ist_env_args *args, struct ist_env **out, struct ist_error *err);
-/* Frees everything that hangs from env: its groups are aborted, its handles are dead. Bounded; NULL is allowed. */
+/* Frees everything that hangs from env: its groups are aborted, its handles are dead, requests too. Bounded; NULL is allowed. */
 IST_API void ist_env_free(struct ist_env *env);
 
 /* Admits a third party's backend or device: a file (an explicit path, never a search), or a table in memory, which

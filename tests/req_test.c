@@ -3,9 +3,11 @@
 #include "base/fail.h"
 #include "coll/req.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -280,6 +282,64 @@ many_threads_wait_for_one(void **state)
 	assert_int_equal(ist_req_free(req), IST_OK);
 }
 
+struct counted {
+	atomic_long live;
+};
+
+static void *
+counted_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t numa)
+{
+	void *p = NULL;
+
+	(void)kind, (void)numa;
+	if (posix_memalign(&p, align < 16 ? 16 : align, bytes ? bytes : 1))
+		return NULL;
+	((struct counted *)ctx)->live++;
+	return p;
+}
+
+static void
+counted_free(void *ctx, void *p)
+{
+	((struct counted *)ctx)->live -= p != NULL;
+	free(p);
+}
+
+/* One of a pool with a view, one that failed and has a descriptor, one that lies in the pool: all go with the env. */
+static void
+what_nobody_freed_goes_with_the_env(void **state)
+{
+	struct counted mem = { 0 };
+	struct ist_env_args args = { .struct_size = sizeof(args), .alloc = counted_alloc, .free = counted_free, .mem_ctx = &mem };
+	struct maker *m = *state;
+	const struct ist_buf view = { .bytes = 5 };
+	struct ist_error err = { .struct_size = sizeof(err) };
+	struct ist_req *pooled, *idle, *own;
+	struct ist__req_pool pool;
+	struct ist_env *env;
+	int32_t fd = -1;
+
+	assert_int_equal(ist_env_new(&args, &env, NULL), IST_OK);
+	ist__pool_init(&pool, env, sizeof(struct ist_req), &ops, m, on_gone);
+	pooled = ist__pool_get(&pool);
+	idle = ist__pool_get(&pool);
+	ist__req_end(idle, NULL);
+	assert_int_equal(ist_req_free(idle), IST_OK);
+	ist__req_lend(pooled, &view);
+	ist__req_end(pooled, NULL);
+	ist__pool_close(&pool);
+	assert_int_equal(m->gone, 0);
+	assert_int_equal(ist__req_new(env, &ops, m, &own), IST_OK);
+	assert_int_equal(ist_req_fd(own, &fd, NULL), IST_OK);
+	ist__fail(&err, IST_IO, "test", "it failed");
+	ist__req_end(own, &err);
+	ist_env_free(env);
+	assert_int_equal(m->releases, 1);
+	assert_int_equal(m->gone, 1);
+	assert_int_equal(fcntl(fd, F_GETFD), -1);
+	assert_int_equal(mem.live, 0);
+}
+
 int
 main(void)
 {
@@ -287,6 +347,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		T(done_well_is_seen_by_all), T(an_error_arrives_whole), T(free_cancels_and_waits), T(a_second_past_its_deadline_the_waiter_looks),
 		T(bad_handles_are_refused), T(a_pool_uses_its_requests_again), T(many_threads_wait_for_one),
+		T(what_nobody_freed_goes_with_the_env),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,6 +146,39 @@ end_owned(struct ist_env *env)
 }
 
 static void
+unlink_owned(struct ist__handle *h)
+{
+	*h->link = h->next;
+	if (h->next)
+		h->next->link = h->link;
+	h->link = NULL;
+}
+
+/* What users kept. Out of the list first: who is stuck may have it for ever. */
+static void
+end_left(struct ist_env *env)
+{
+	uint64_t n = 0;
+
+	for (;;) {
+		struct ist__handle *h;
+
+		pthread_mutex_lock(&env->grave_lock);
+		for (h = env->owned; h && !h->left; h = h->next)
+			continue;
+		if (h)
+			unlink_owned(h);
+		pthread_mutex_unlock(&env->grave_lock);
+		if (!h)
+			break;
+		h->left(h);
+		n++;
+	}
+	if (n > 0)
+		ist__log(&env->ctx, 2, "%llu requests were freed with their env, by nobody before", (unsigned long long)n);
+}
+
+static void
 free_list(struct ist_env *env, struct ist__handle *h)
 {
 	while (h) {
@@ -168,6 +201,7 @@ ist_env_free(struct ist_env *env)
 		p->stop(env, p->ptr);
 		p->ptr = NULL;
 	}
+	end_left(env);
 	free_list(env, env->oldest);
 	free_list(env, env->owned);
 	env->handle.magic = DEAD;
@@ -187,20 +221,32 @@ ist__handle_new(struct ist_env *env, enum ist__kind kind, uint64_t bytes)
 	return h;
 }
 
-void
-ist__handle_owned(void *handle, void (*end)(void *handle))
+static void
+own(struct ist__handle *h, void (*end)(void *handle), void (*left)(void *handle))
 {
-	struct ist__handle *h = handle;
 	struct ist_env *env = h->env;
 
 	pthread_mutex_lock(&env->grave_lock);
 	h->end = end;
+	h->left = left;
 	h->next = env->owned;
 	h->link = &env->owned;
 	if (h->next)
 		h->next->link = &h->next;
 	env->owned = h;
 	pthread_mutex_unlock(&env->grave_lock);
+}
+
+void
+ist__handle_owned(void *handle, void (*end)(void *handle))
+{
+	own(handle, end, NULL);
+}
+
+void
+ist__handle_left(void *handle, void (*left)(void *handle))
+{
+	own(handle, NULL, left);
 }
 
 static uint32_t
@@ -254,12 +300,8 @@ ist__handle_bury(void *handle)
 	struct ist_env *env = h->env;
 
 	pthread_mutex_lock(&env->grave_lock);
-	if (h->link) {
-		*h->link = h->next;
-		if (h->next)
-			h->next->link = h->link;
-		h->link = NULL;
-	}
+	if (h->link)
+		unlink_owned(h);
 	h->next = NULL;
 	if (env->newest)
 		env->newest->next = h;

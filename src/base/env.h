@@ -23,6 +23,7 @@ struct ist__handle {
 	struct ist__handle *next; /* in the graveyard, or among those that env ends */
 	struct ist__handle **link;
 	void (*end)(void *handle);
+	void (*left)(void *handle);
 };
 
 /* Allocates a zeroed object of bytes, whose first member is the handle. NULL: no memory. */
@@ -30,6 +31,9 @@ void *ist__handle_new(struct ist_env *env, enum ist__kind kind, uint64_t bytes);
 /* ist_env_free ends it where nobody has: calls end, newest first, before the parts stop; end may be NULL where a part's
  * own stop sees to it. The memory goes with env. Once, before the handle is given out. */
 void ist__handle_owned(void *handle, void (*end)(void *handle));
+/* The same for what only its user ends (a request): left is called after the parts have stopped, when nothing moves any more,
+ * and lets go for the user. It buries the handle, unless somebody who is stuck still has it. */
+void ist__handle_left(void *handle, void (*left)(void *handle));
 /* True for a live handle of that kind in the process that made it. Reads nothing else. */
 bool ist__handle_ok(const void *handle, enum ist__kind kind);
 /* The same; BAD_HANDLE and what was wrong with it. */

@@ -53,6 +53,19 @@ set_up(struct ist_req *req, const struct ist__req_ops *ops, void *owner)
 	atomic_store(&req->refs, 2); /* the user's and the maker's */
 }
 
+/* The env ends, and the user has never freed it. */
+static void
+on_left(void *handle)
+{
+	struct ist_req *req = handle;
+
+	if (!ist__handle_kill(req, IST__REQ))
+		return; /* its maker is stuck, and has it still */
+	if (req->has_view && req->ops->release)
+		req->ops->release(req->owner, req);
+	ist__req_drop(req);
+}
+
 ist_err
 ist__req_new(struct ist_env *env, const struct ist__req_ops *ops, void *owner, struct ist_req **out)
 {
@@ -62,6 +75,7 @@ ist__req_new(struct ist_env *env, const struct ist__req_ops *ops, void *owner, s
 		return IST_NO_MEMORY;
 	locks_init(req);
 	set_up(req, ops, owner);
+	ist__handle_left(req, on_left);
 	*out = req;
 	return IST_OK;
 }
@@ -121,6 +135,7 @@ pool_new(struct ist__req_pool *pool)
 	locks_init(req);
 	set_up(req, pool->ops, pool->owner);
 	req->pool = pool;
+	ist__handle_left(req, on_left);
 	pthread_mutex_lock(&pool->lock);
 	pool->alive = req->handle.magic;
 	pthread_mutex_unlock(&pool->lock);
