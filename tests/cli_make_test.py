@@ -95,6 +95,14 @@ class Make(unittest.TestCase):
         self.assertEqual(error["code"], "TIMEOUT")
         self.assertEqual(os.listdir(self.folder.name), [])
 
+    def test_no_space_is_told_before_writing(self):
+        fs = os.statvfs(self.folder.name)
+        need = 2 * fs.f_blocks * fs.f_frsize + (1 << 30)
+        error = self.make("--tensors", "4", "--bytes", str(need), status=1)["error"]
+        self.assertEqual(error["code"], "NO_SPACE")
+        self.assertRegex(error["detail"], r"needs \d{10,} bytes, and there are \d+")
+        self.assertEqual(os.listdir(self.folder.name), [])
+
     def test_inspect_digests(self):
         self.make("--tensors", "5", "--bytes", "1MiB")
         listed = json.loads(call("inspect", self.dir, "--digests", "--json").stdout)

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define FILE_BYTES UINT64_C(5000000000)
@@ -270,11 +271,25 @@ in_the_way(const struct make *m)
 	return n ? cli_fail_code(m->cli, IST_CONFLICT, "make-checkpoint", "%s exists and is not empty; remove it or choose another name", m->dir) : EXIT_DONE;
 }
 
+/* What can't fit is told before anything is written. Who can't tell (a file system without numbers) is tried. */
+static int
+room_for_it(const struct make *m)
+{
+	uint64_t need = m->layout->bytes, have;
+	struct statvfs fs;
+
+	if (statvfs(m->tmp, &fs) || fs.f_blocks == 0)
+		return EXIT_DONE;
+	have = (uint64_t)(geteuid() == 0 ? fs.f_bfree : fs.f_bavail) * fs.f_frsize;
+	return have >= need ? EXIT_DONE : cli_fail_code(m->cli, IST_NO_SPACE, "make-checkpoint", "%s needs %llu bytes, and there are %llu",
+		m->dir, (unsigned long long)need, (unsigned long long)have);
+}
+
 static int
 write_folder(struct make *m)
 {
 	uint64_t first = 0;
-	int status = EXIT_DONE;
+	int status = room_for_it(m);
 
 	for (uint64_t file = 0; status == EXIT_DONE && file < m->files; file++)
 		status = write_file(m, file, &first);
