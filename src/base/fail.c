@@ -101,12 +101,14 @@ copy_text(char *to, size_t room, const char *from)
 void
 ist__error_copy(struct ist_error *to, const struct ist_error *from)
 {
-	uint32_t size;
+	uint32_t size, n;
 
 	if (!to || to == from)
 		return;
-	size = to->struct_size && to->struct_size < sizeof(*to) ? to->struct_size : (uint32_t)sizeof(*to);
-	memcpy(to, from, size);
+	n = size = to->struct_size && to->struct_size < sizeof(*to) ? to->struct_size : (uint32_t)sizeof(*to);
+	if (from->struct_size && from->struct_size < n)
+		n = from->struct_size; /* a caller's, who was built with a shorter one */
+	memcpy(to, from, n);
 	to->struct_size = size;
 }
 

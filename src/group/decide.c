@@ -94,6 +94,16 @@ unanswered(struct ist__group *g, uint64_t vote, bool *alone, bool *silent)
 	return open;
 }
 
+/* Lock held. Without any, no answer can come. */
+static bool
+has_link(const struct ist__group *g)
+{
+	for (uint32_t i = 0; i < g->n_links; i++)
+		if (g->links[i].conn)
+			return true;
+	return false;
+}
+
 /* Step 3. *doubt as in ist_decide; the outcome otherwise. */
 static bool
 resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
@@ -106,7 +116,7 @@ resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
 	pthread_mutex_lock(&g->lock);
 	if (g->held < vote)
 		freeze(g, vote);
-	while (g->held < vote && unanswered(g, vote, &alone, &silent) && rc != ETIMEDOUT && !g->closed)
+	while (g->held < vote && unanswered(g, vote, &alone, &silent) && rc != ETIMEDOUT && !g->closed && has_link(g))
 		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
 	held = g->held >= vote;
 	*doubt = held ? 0 : unanswered(g, vote, &alone, &silent) || alone ? 1 : silent ? 2 : 0;

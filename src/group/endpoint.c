@@ -140,6 +140,16 @@ on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group
 }
 
 static void
+on_starved(void *owner)
+{
+	struct ist__ep *ep = owner;
+
+	for (struct ist__expect *e = ep->expects; e; e = e->next)
+		if (e->starved)
+			e->starved(e);
+}
+
+static void
 tell_unheard(struct ist__ep *ep, struct ist__expect *e)
 {
 	bool old = ist__now() - ep->unheard_at > UNHEARD_MS * IST__MS;
@@ -252,7 +262,8 @@ advertised(const struct ist__ep *ep, const union ist__sockaddr *at, char *room, 
 static ist_err
 listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, struct ist_error *err)
 {
-	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused };
+	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused, .starved = on_starved };
+	struct ist_error why;
 	char text[128];
 	ist_err e;
 
@@ -273,9 +284,12 @@ listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, s
 		return e;
 	}
 	args.fd = fd;
-	ep->listeners[ep->n_listeners].acceptor = ist__acceptor_new(&args, err);
-	if (!ep->listeners[ep->n_listeners].acceptor)
-		return IST_IO;
+	ist_error_init(&why);
+	ep->listeners[ep->n_listeners].acceptor = ist__acceptor_new(&args, &why);
+	if (!ep->listeners[ep->n_listeners].acceptor) {
+		ist__error_copy(err, &why);
+		return why.code;
+	}
 	ep->listeners[ep->n_listeners].at = *at;
 	*slot = ep->n_listeners++;
 	ist__sockaddr_text(at, text, sizeof(text));
@@ -341,7 +355,7 @@ listen_locked(struct ist__ep *ep, const union ist__sockaddr *like, uint32_t *slo
 static void
 listen_local(struct ist__ep *ep)
 {
-	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused };
+	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused, .starved = on_starved };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
@@ -493,14 +507,19 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 {
 	static const struct ist_endpoint_args none = { .struct_size = sizeof(none) };
 	const struct ist_endpoint_args *a = args ? args : &none;
-	struct ist__loop *loop = ist__loop_get(env, err);
+	struct ist__loop *loop;
 	struct ist__hostport hp;
+	struct ist_error why;
 	struct ist__ep *ep;
 	union ist__sockaddr at;
 	ist_err e;
 
-	if (!loop)
-		return IST_IO;
+	ist_error_init(&why);
+	loop = ist__loop_get(env, &why);
+	if (!loop) {
+		ist__error_copy(err, &why);
+		return why.code;
+	}
 	if (a->struct_size < sizeof(*a))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "endpoint", "struct_size %u is too small", a->struct_size);
 	if (a->transport > IST_TRANSPORT_TCP)

@@ -21,6 +21,8 @@ struct ist__expect {
 	/* A visitor is proven, but of another version; may be NULL. group: the mark of the group that it came for. True: that
 	 * is ours. */
 	bool (*refused)(struct ist__expect *expect, const struct ist_error *err, uint32_t group);
+	/* A visitor, whoever it was, could not be let in for want of memory; may be NULL. */
+	void (*starved)(struct ist__expect *expect);
 };
 
 struct ist__parked;

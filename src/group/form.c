@@ -13,9 +13,19 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TELL_MS = 200, LOOK_MS = 20, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
+enum { STARVED = 3, TELL_MS = 200, LOOK_MS = 20, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
 
 /* ---- visitors, on the loop's thread ---- */
+
+/* Members come again. Who turned some away in a row has no memory to speak of, and says so. */
+static void
+on_starved(struct ist__expect *expect)
+{
+	struct ist__form *f = (struct ist__form *)(void *)((char *)expect - offsetof(struct ist__form, expect));
+
+	if (++f->starved >= STARVED)
+		ist__inbox_starve(&f->inbox);
+}
 
 static bool
 take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__frame *frame)
@@ -37,10 +47,13 @@ take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__fra
 		tag = IST__TAG(frame->type == IST__LINK ? IST__TAG_LINK : IST__TAG_LOCAL, from);
 	}
 	post = ist__inbox_adopt(&f->inbox, conn, tag);
-	if (post)
+	if (post) {
+		f->starved = 0;
 		ist__inbox_put(&f->inbox, post, frame);
-	else
+	} else {
 		ist__frame_free(f->inbox.loop, frame);
+		on_starved(expect);
+	}
 	return true;
 }
 
@@ -236,6 +249,7 @@ send_roll(struct ist__form *f, struct ist_error *err)
 	uint64_t generation = 0, features = f->ep->self.features, bucket = f->claims[0].bucket_bytes;
 	uint32_t proto = f->ep->self.proto_max;
 	struct ist__writer w;
+	bool sent = true;
 
 	while (generation == 0)
 		randombytes_buf(&generation, sizeof(generation));
@@ -268,9 +282,9 @@ send_roll(struct ist__form *f, struct ist_error *err)
 	f->bucket_bytes = bucket;
 	set_generation(f, generation);
 	for (uint32_t r = 1; r < f->args.size; r++)
-		ist__form_send(&f->star[r], f, IST__ROLL, 0, w.at, w.bytes);
+		sent &= ist__form_send(&f->star[r], f, IST__ROLL, 0, w.at, w.bytes);
 	ist__writer_fini(&w);
-	return IST_OK;
+	return sent ? IST_OK : ist__fail_memory(err, "group_new");
 }
 
 static ist_err
@@ -296,6 +310,8 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		if (!e)
 			e = refused_error(f, err);
 	}
+	if (!e)
+		e = send_roll(f, err);
 	if (e == IST_TIMEOUT || e == IST_ABORTED || e == IST_NO_MEMORY || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
 		struct ist_error told;
 
@@ -303,12 +319,9 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		if (err)
 			told = *err;
 		told.code = e;
-		if (e == IST_NO_MEMORY)
-			ist__fail_per_rank(&told, 0, e);
-		for (uint32_t r = 1; r < f->args.size; r++)
-			ist__form_send_error(&f->star[r], f, IST__FAIL, &told);
+		ist__form_fail_all(f, &told);
 	}
-	return e ? e : send_roll(f, err);
+	return e;
 }
 
 /* ---- a member's side ---- */
@@ -717,7 +730,7 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	f->args.addresses = f->cards ? (const void *)f->cards : NULL; /* only whether it is there counts from here on */
 	f->rdv = (struct ist__rdv){ .ep = f->ep, .self = &f->self, .inbox = &f->inbox, .name = f->name, .rank = g->rank, .size = g->size,
 		.host_meeting = g->host_meeting, .lock_fd = -1, .stray = stray, .arg = f };
-	f->expect = (struct ist__expect){ .take = take_visitor, .refused = on_refused };
+	f->expect = (struct ist__expect){ .take = take_visitor, .refused = on_refused, .starved = on_starved };
 	make_key(f, a);
 	f->self = f->ep->self;
 	f->self.group = ist__load_u32(f->key) | 1; /* never 0 */

@@ -66,6 +66,7 @@ struct ist__form {
 	uint8_t dialled[IST__MEMBER_BYTES]; /* the member that star[0] was dialled as */
 	struct ist__expect expect;
 	bool expecting;
+	uint32_t starved;              /* visitors in a row who could not be let in for want of memory; loop's thread */
 	uint64_t generation;           /* atomic: the endpoint's visitors are matched by it on the loop's thread */
 
 	struct ist__spoke *star;       /* rank 0: [size]; others: [1] */
@@ -102,12 +103,15 @@ struct ist__form {
  * (cancelled), PEER_LOST of the star, what rank 0 said (FAIL). */
 ist_err ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err);
 void ist__spoke_clear(struct ist__form *f, struct ist__spoke *spoke, bool linger);
-void ist__form_send(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, uint64_t seq, const void *body, uint64_t bytes);
+/* False: there was no memory for it, and the connection ends. */
+bool ist__form_send(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, uint64_t seq, const void *body, uint64_t bytes);
 void ist__form_send_error(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, const struct ist_error *err);
 /* One step: status and bytes of all. mine_err: our own failure (then the step fails everywhere with it). *all: readers
  * over the bytes by rank, valid until the next exchange; owner keeps the message. */
 ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
 	const void *bytes, uint64_t n, struct ist__reader *all);
+/* Rank 0: all are told. What was our own failure gets our rank. */
+ist_err ist__form_fail_all(struct ist__form *f, struct ist_error *err);
 bool ist__form_is_missing(struct ist__form *f, uint32_t rank);
 
 /* ---- reach.c ---- */

@@ -113,6 +113,8 @@ groups_make(struct ist_env *env, struct ist_error *err)
 	struct ist__loop *loop = ist__loop_get(env, err);
 	struct hook hook = { loop, gs };
 
+	if (!gs)
+		ist__fail_memory(err, "group_new");
 	/* asked for here, so that it is ended after us */
 	if (!gs || !loop || !ist__plug_host(env, err)) {
 		ist__free(ist__env_ctx(env), gs);
@@ -264,7 +266,6 @@ group_free(struct ist__group *g)
 	ist__free(ctx, g->marks);
 	ist__free(ctx, g->who_seen);
 	ist__free(ctx, g->answers);
-	ist__free(ctx, g->broken);
 	pthread_mutex_destroy(&g->lock);
 	pthread_mutex_destroy(&g->op_lock);
 	pthread_cond_destroy(&g->cond);

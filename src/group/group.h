@@ -94,7 +94,9 @@ struct ist__group {
 	uint8_t *gone;                 /* [size], enum ist__gone */
 	bool leaving, closed;
 	int called;                    /* atomic, enum ist__called: what the loop should do */
-	struct ist_error *broken;      /* what ended the group; NULL: alive */
+	struct ist_error *broken;      /* what ended the group; NULL: alive. It lies in broken_room, since memory may be what ended it */
+	struct ist_error broken_room;
+	bool starved;                  /* a link ended for want of memory */
 	ist_err broken_code;
 	struct ist__msg *arrived, **arrived_last;
 	uint32_t waiters;              /* threads inside an object operation */
@@ -162,6 +164,7 @@ enum ist__gone ist__mesh_await_news(struct ist__group *g, uint32_t rank);
 void ist__mesh_lost(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool flood);
 /* Any thread, lock held: sends a message towards head->to. False: no way there. */
 bool ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *body, uint64_t bytes);
+bool ist__mesh_starved(struct ist__group *g, uint32_t to); /* why it could not: no memory for the frame */
 uint64_t ist__mesh_queued(struct ist__group *g, uint32_t to); /* bytes that wait on the way there; lock held */
 /* Any thread, lock held: to all neighbours but one (size: to all). */
 void ist__mesh_flood(struct ist__group *g, uint16_t type, uint16_t flags, uint64_t seq, uint32_t from, const void *body, uint64_t bytes,

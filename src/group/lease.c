@@ -92,6 +92,8 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 
 		if (back)
 			ist__conn_send(conn, back);
+		else
+			ist__conn_starve(conn);
 	}
 	ist__frame_free(l->loop, f);
 }

@@ -10,6 +10,7 @@
 #include "group/group.h"
 #include "net/wire.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -60,6 +61,14 @@ way_to(struct ist__group *g, uint32_t to)
 }
 
 bool
+ist__mesh_starved(struct ist__group *g, uint32_t to)
+{
+	struct ist__link *l = to < g->size ? way_to(g, to) : NULL;
+
+	return g->starved || (l && ist__conn_has_starved(l->conn));
+}
+
+bool
 ist__mesh_send(struct ist__group *g, const struct ist__msg *head, const void *body, uint64_t bytes)
 {
 	struct ist__link *l = head->to < g->size ? way_to(g, head->to) : NULL;
@@ -98,6 +107,9 @@ flood_error(struct ist__group *g, uint16_t type, uint32_t from, const struct ist
 	ist__put_error(&w, err);
 	if (!w.bad)
 		ist__mesh_flood(g, type, IST__FRAME_URGENT, 0, from, w.at, w.bytes, but);
+	for (uint32_t i = 0; w.bad && i < g->n_links; i++)
+		if (g->links[i].conn)
+			ist__conn_starve(g->links[i].conn); /* they must hear something */
 	ist__writer_fini(&w);
 }
 
@@ -109,9 +121,8 @@ set_broken(struct ist__group *g, const struct ist_error *err)
 {
 	if (g->broken_code)
 		return false;
-	g->broken = ist__alloc(g->ctx, sizeof(*g->broken));
-	if (g->broken)
-		*g->broken = *err;
+	g->broken_room = *err;
+	g->broken = &g->broken_room;
 	__atomic_store_n(&g->broken_code, err->code, __ATOMIC_RELEASE);
 	if (g->board) /* whoever comes late must not take it for one that waits */
 		atomic_store(&g->board[g->rank].broken, 1);
@@ -350,10 +361,29 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 	}
 	ist_error_init(&e);
 	if (ist__msg_take(g->loop, &l->partials, f, IST_OBJECT_BYTES_MAX + 65536, &m, &e)) {
-		ist__fail_rank(&e, l->rank);
+		ist__fail_rank(&e, e.code == IST_NO_MEMORY ? g->rank : l->rank);
 		ist__mesh_break(g, &e, true);
 	} else if (m)
 		on_message(g, l, m);
+}
+
+/* A connection ended for a reason of ours: no memory, no descriptors. The other side is not to blame. */
+static void
+own_end(struct ist__group *g, const struct ist_error *err)
+{
+	struct ist_error e;
+
+	ist_error_init(&e);
+	ist__fail(&e, err->code, "group", "rank %u had to give up a connection: %s", g->rank, err->detail);
+	ist__fail_rank(&e, g->rank);
+	ist__mesh_break(g, &e, true);
+}
+
+/* The kernel gave the connection up: the process at its other end may live. Where that has ended, its kernel says so. */
+static bool
+fell_silent(const struct ist_error *err)
+{
+	return err->sys == ETIMEDOUT || err->sys == EHOSTUNREACH || err->sys == ENETUNREACH;
 }
 
 static void
@@ -365,12 +395,17 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 
 	pthread_mutex_lock(&g->lock);
 	l->conn = NULL;
+	g->starved |= err->code == IST_NO_MEMORY;
 	pthread_cond_broadcast(&g->cond); /* who waits for last words knows that none come */
 	expected = g->gone[l->rank] != IST__HERE_STILL || g->leaving;
 	pthread_mutex_unlock(&g->lock);
 	ist__conn_close(conn, false);
-	if (!expected)
-		lose(g, l->rank, IST_PEER_LOST, err->detail);
+	if (expected)
+		return;
+	if (err->code == IST_NO_MEMORY || err->code == IST_LIMIT)
+		own_end(g, err);
+	else
+		lose(g, l->rank, fell_silent(err) ? IST_NO_PROGRESS : IST_PEER_LOST, err->detail);
 }
 
 const struct ist__conn_ops ist__link_ops = { .frame = on_frame, .closed = on_closed };
@@ -396,7 +431,7 @@ beat(struct ist__group *g, int64_t now)
 		if (!l->conn || now - l->sent < every || ist__conn_queued(l->conn) > 0)
 			continue;
 		l->sent = now;
-		ist__msg_send(l->conn, &head, body, sizeof(body));
+		ist__msg_try(l->conn, &head, body, sizeof(body));
 	}
 	pthread_mutex_unlock(&g->lock);
 }

@@ -259,7 +259,10 @@ send_to(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t to, const vo
 			ist__fail_rank(err, to);
 	} else if (!e)
 		sent = ist__mesh_send(g, &head, addr, bytes);
-	if (!e && !sent && g->gone[to] == IST__HERE_STILL) {
+	if (!e && !sent && ist__mesh_starved(g, to)) {
+		e = ist__fail_memory(err, type_name(type));
+		ist__fail_rank(err, g->rank);
+	} else if (!e && !sent && g->gone[to] == IST__HERE_STILL) {
 		e = ist__fail(err, IST_PEER_LOST, type_name(type), "no way to rank %u is left", to);
 		ist__fail_rank(err, to);
 	}
@@ -528,9 +531,11 @@ settle(struct ist__group *g, ist_err e, struct ist_error *err)
 	if (ist__group_broken(g, NULL) == IST_OK) {
 		pthread_mutex_unlock(&g->lock);
 		if (err && err->code == e)
-			own = *err;
+			ist__error_copy(&own, err);
 		else
 			ist__fail(&own, e, "bytes", "a collective failed on rank %u", g->rank);
+		if (e == IST_NO_MEMORY && own.n_ranks == 0)
+			ist__fail_rank(&own, g->rank);
 		ist__mesh_break(g, &own, true);
 		return e;
 	}
@@ -596,7 +601,7 @@ gather_any(struct ist_group *group, const void *addr, uint64_t bytes, uint32_t r
 	if (e)
 		return e;
 	have = ist__slab_get(ist__loop_slab(g->loop), g->size * (sizeof(*have) + sizeof(*is)));
-	e = have ? check_bytes(addr, bytes, op, err) : ist__fail_memory(err, op);
+	e = have ? check_bytes(addr, bytes, op, err) : settle(g, ist__fail_memory(err, op), err); /* the others wait for ours */
 	if (!e && !out && (all || g->rank == root))
 		e = ist__fail(err, IST_INVALID_ARGUMENT, op, "out is NULL");
 	if (have) {

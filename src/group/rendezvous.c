@@ -226,6 +226,8 @@ ist__rdv_event(struct ist__rdv *rdv, struct ist__event *event, struct ist_error 
 
 		if (back)
 			ist__conn_send(rdv->post->conn, back);
+		else
+			ist__conn_starve(rdv->post->conn); /* a silent one would be taken for dead */
 		return IST_OK;
 	}
 	default: return IST_OK;

@@ -34,13 +34,12 @@ ist__spoke_clear(struct ist__form *f, struct ist__spoke *s, bool linger)
 	*s = (struct ist__spoke){ .post = NULL };
 }
 
-void
+bool
 ist__form_send(struct ist__spoke *s, struct ist__form *f, uint16_t type, uint64_t seq, const void *body, uint64_t bytes)
 {
 	struct ist__msg head = { .type = type, .seq = seq, .generation = f->generation, .from = f->args.rank };
 
-	if (s->post)
-		ist__msg_send(s->post->conn, &head, body, bytes);
+	return !s->post || ist__msg_send(s->post->conn, &head, body, bytes) || !ist__conn_has_starved(s->post->conn);
 }
 
 void
@@ -52,6 +51,8 @@ ist__form_send_error(struct ist__spoke *s, struct ist__form *f, uint16_t type, c
 	ist__put_error(&w, err);
 	if (!w.bad)
 		ist__form_send(s, f, type, 0, w.at, w.bytes);
+	else if (s->post)
+		ist__conn_starve(s->post->conn); /* it must hear something */
 	ist__writer_fini(&w);
 }
 
@@ -475,9 +476,14 @@ ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err)
 
 /* ---- the exchange ---- */
 
-static ist_err
-fail_all(struct ist__form *f, const struct ist_error *err)
+ist_err
+ist__form_fail_all(struct ist__form *f, struct ist_error *err)
 {
+	if ((err->code == IST_NO_MEMORY || err->code == IST_LIMIT) && err->n_ranks == 0) { /* ours: nobody else can know whose it is */
+		ist__fail_rank(err, f->args.rank);
+		ist__fail_per_rank(err, f->args.rank, err->code);
+		ist__fail_prefix(err, "rank %u: ", f->args.rank);
+	}
 	for (uint32_t r = 1; r < f->args.size; r++)
 		ist__form_send_error(&f->star[r], f, IST__FAIL, err);
 	return err->code;
@@ -557,6 +563,7 @@ gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct
 {
 	struct ist__writer w;
 	struct ist__msg *keep = NULL;
+	bool sent = true;
 
 	ist__writer_init(&w, f->ctx);
 	for (uint32_t r = 0; r < f->args.size; r++) {
@@ -580,8 +587,12 @@ gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct
 	}
 	memcpy(keep->body, w.at, w.bytes);
 	for (uint32_t r = 1; r < f->args.size; r++)
-		ist__form_send(&f->star[r], f, IST__PHASE, step, w.at, w.bytes);
+		sent &= ist__form_send(&f->star[r], f, IST__PHASE, step, w.at, w.bytes);
 	ist__writer_fini(&w);
+	if (!sent) {
+		ist__msg_free(f->inbox.loop, keep);
+		return ist__fail_memory(err, "group_new");
+	}
 	ist__msg_free(f->inbox.loop, f->star[0].phase);
 	f->star[0].phase = keep;
 	(void)all;
@@ -614,7 +625,10 @@ await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, s
 	if (f->deadline != IST__NEVER)
 		f->deadline += 1000 * IST__MS;
 	while (!e && !(f->star[0].phase && f->star[0].phase->type == type && f->star[0].phase->seq == seq)) {
-		if (ist__now() >= f->deadline) {
+		if (!f->star[0].post) { /* heard already, while we waited for something else */
+			e = ist__fail(err, IST_PEER_LOST, "group_new", "rank 0 went away before step \"%s\" ended", what);
+			ist__fail_rank(err, 0);
+		} else if (ist__now() >= f->deadline) {
 			e = ist__fail(err, IST_TIMEOUT, "group_new", "rank 0 said nothing in step \"%s\"", what);
 			ist__fail_rank(err, 0);
 		} else
@@ -630,6 +644,7 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 {
 	struct ist__writer w;
 	struct ist_error told;
+	bool sent;
 	ist_err e;
 
 	if (f->args.rank == 0) {
@@ -641,12 +656,12 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 		if (mine) {
 			if (!f->told)
 				ist__fail_per_rank(err, 0, err ? err->code : mine);
-			return fail_all(f, err);
+			return ist__form_fail_all(f, err);
 		}
 		e = collect(f, step, what, err);
 		if (!e)
 			e = gather(f, step, bytes, n, all, err);
-		return e ? fail_all(f, err) : spread(f, all, err);
+		return e ? ist__form_fail_all(f, err) : spread(f, all, err);
 	}
 	ist__writer_init(&w, f->ctx);
 	ist__put_u8(&w, mine ? 1 : 0);
@@ -654,9 +669,10 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 		ist__put_error(&w, err);
 	else
 		ist__put_bytes(&w, bytes, n);
-	if (!w.bad)
-		ist__form_send(&f->star[0], f, IST__PHASE, step, w.at, w.bytes);
+	sent = !w.bad && ist__form_send(&f->star[0], f, IST__PHASE, step, w.at, w.bytes);
 	ist__writer_fini(&w);
+	if (!sent) /* nobody will answer what was not said; rank 0 sees us go */
+		return mine ? mine : ist__fail_memory(err, "group_new");
 	ist_error_init(&told);
 	e = await_word(f, IST__PHASE, step, what, &told);
 	if (mine == IST_TIMEOUT && e == IST_TIMEOUT && told.n_ranks > 0 && told.ranks[0] != 0)

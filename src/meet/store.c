@@ -80,8 +80,10 @@ send_frame(struct session *s, uint16_t type, uint64_t seq, const void *body, uin
 {
 	struct ist__frame *f = ist__frame_new(s->store->loop, type, body, bytes);
 
-	if (!f)
+	if (!f) {
+		ist__conn_starve(s->conn); /* it waits for this, and will ask again */
 		return;
+	}
 	f->seq = seq;
 	ist__conn_send(s->conn, f);
 }

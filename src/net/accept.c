@@ -60,6 +60,13 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *frame)
 }
 
 static void
+tell_starved(struct ist__acceptor *a)
+{
+	if (a->args.starved)
+		a->args.starved(a->args.owner);
+}
+
+static void
 on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 {
 	struct visitor *v = owner;
@@ -70,7 +77,9 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 	a->refused++;
 	ist__log(ctx_of(a), a->refused < 10 || (a->refused & (a->refused - 1)) == 0 ? 1 : 3,
 		"connection refused: %s; %llu so far", err->detail, (unsigned long long)a->refused);
-	if (a->args.refused)
+	if (err->code == IST_NO_MEMORY)
+		tell_starved(a);
+	else if (a->args.refused)
 		a->args.refused(a->args.owner, err, proven, ist__conn_group(conn));
 	ist__conn_close(conn, false);
 }
@@ -119,6 +128,7 @@ welcome(struct ist__acceptor *a, int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails on a Unix socket, which needs none */
 	if (!v) {
 		close(fd);
+		tell_starved(a);
 		return;
 	}
 	v->acceptor = a;
@@ -126,6 +136,7 @@ welcome(struct ist__acceptor *a, int fd)
 	v->conn = ist__conn_new(a->args.loop, fd, IST__RESPONDER, a->args.self, v->until);
 	if (!v->conn) {
 		ist__free(ctx_of(a), v);
+		tell_starved(a);
 		return;
 	}
 	if (a->n >= VISITORS)

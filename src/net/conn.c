@@ -50,7 +50,7 @@ struct ist__conn {
 	uint64_t queued;
 	uint8_t raw[IST__HELLO_BYTES + IST__PROOF_BYTES]; /* hello bytes to send, before all frames */
 	uint32_t n_raw, at_raw;
-	bool attached, wants_out, broken, gone;
+	bool attached, wants_out, broken, gone, starved;
 	struct ist__job job;
 };
 
@@ -305,6 +305,28 @@ ist__conn_send(struct ist__conn *c, struct ist__frame *f)
 	if (!ok)
 		ist__frame_free(c->loop, f);
 	return ok;
+}
+
+void
+ist__conn_starve(struct ist__conn *c)
+{
+	pthread_mutex_lock(&c->lock);
+	if (!c->gone && !c->broken) {
+		c->starved = c->broken = true;
+		shutdown(c->watch.fd, SHUT_RDWR); /* the loop hears it from the socket */
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool
+ist__conn_has_starved(struct ist__conn *c)
+{
+	bool has;
+
+	pthread_mutex_lock(&c->lock);
+	has = c->starved;
+	pthread_mutex_unlock(&c->lock);
+	return has;
 }
 
 /* ---- the end ---- */
@@ -631,6 +653,10 @@ read_some(struct ist__conn *c, uint32_t *budget)
 	n = recvmsg(c->watch.fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return false;
+	if (n <= 0 && ist__conn_has_starved(c)) {
+		end_with(c, IST_NO_MEMORY, 0, "no memory for a frame");
+		return false;
+	}
 	if (n <= 0) {
 		end_with(c, IST_PEER_LOST, n < 0 ? errno : 0, c->phase == OPEN ? "the connection ended" : "the connection ended in the hello");
 		return false;

@@ -65,6 +65,10 @@ void ist__conn_close(struct ist__conn *conn, bool linger);
 
 /* Takes the frame over. Never blocks; false when the connection is already over (the frame is freed). Any thread. */
 bool ist__conn_send(struct ist__conn *conn, struct ist__frame *frame);
+/* There was no memory for a frame that had to be sent: a connection that lost one is of no use any more. It ends for both
+ * sides; the owner on this side is told NO_MEMORY. Any thread. */
+void ist__conn_starve(struct ist__conn *conn);
+bool ist__conn_has_starved(struct ist__conn *conn);
 uint64_t ist__conn_queued(struct ist__conn *conn);          /* bytes that wait to be sent */
 int64_t ist__conn_heard(const struct ist__conn *conn);      /* when the last byte came */
 bool ist__conn_is_ready(const struct ist__conn *conn);

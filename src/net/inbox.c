@@ -72,6 +72,26 @@ ist__inbox_cancel(struct ist__inbox *inbox)
 	(void)n;
 }
 
+void
+ist__inbox_starve(struct ist__inbox *inbox)
+{
+	pthread_mutex_lock(&inbox->lock);
+	inbox->starved = true;
+	pthread_cond_broadcast(&inbox->cond);
+	pthread_mutex_unlock(&inbox->lock);
+}
+
+bool
+ist__inbox_has_lost(struct ist__inbox *inbox)
+{
+	bool lost;
+
+	pthread_mutex_lock(&inbox->lock);
+	lost = inbox->lost;
+	pthread_mutex_unlock(&inbox->lock);
+	return lost;
+}
+
 /* Without memory an event is lost: who waits is told that, since what it waits for may never come again. */
 static void
 push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame, const struct ist_error *err)
@@ -82,9 +102,9 @@ push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame
 	if (!e) {
 		ist__frame_free(inbox->loop, frame);
 		pthread_mutex_lock(&inbox->lock);
-		inbox->starved = true;
-		pthread_cond_signal(&inbox->cond);
+		inbox->lost = true;
 		pthread_mutex_unlock(&inbox->lock);
+		ist__inbox_starve(inbox);
 		return;
 	}
 	*e = (struct ist__event){ .kind = kind, .post = post, .frame = frame };

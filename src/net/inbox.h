@@ -32,7 +32,8 @@ struct ist__inbox {
 	pthread_cond_t cond;
 	struct ist__event *first, **last;
 	struct ist__post *posts;
-	bool cancelled, starved; /* starved: an event was lost for want of memory */
+	bool cancelled, starved;
+	bool lost; /* why it starved: an event was lost */
 	int cancel_fd;
 };
 
@@ -48,6 +49,10 @@ struct ist__post *ist__inbox_add(struct ist__inbox *inbox, struct ist__conn *con
 struct ist__post *ist__inbox_adopt(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag);
 /* Puts a frame in as if it had just come. Loop's thread. */
 void ist__inbox_put(struct ist__inbox *inbox, struct ist__post *post, struct ist__frame *frame);
+/* What was to come can't, for want of memory: waits return NO_MEMORY from now on. Any thread. */
+void ist__inbox_starve(struct ist__inbox *inbox);
+/* Was an event lost? For who has heard all that it waited for, and hands the connections on. */
+bool ist__inbox_has_lost(struct ist__inbox *inbox);
 /* Ends one connection; events of it that wait are dropped. Not on the loop's thread. */
 void ist__inbox_drop(struct ist__inbox *inbox, struct ist__post *post, bool linger);
 /* Takes the connection out, for another owner, together with the frames of it that wait (*frames, linked, may be

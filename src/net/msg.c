@@ -56,7 +56,26 @@ put_conn(void *arg, struct ist__frame *frame)
 bool
 ist__msg_send(struct ist__conn *conn, const struct ist__msg *head, const void *body, uint64_t bytes)
 {
-	return ist__msg_cut(ist__conn_loop(conn), head, body, bytes, put_conn, conn);
+	bool sent = ist__msg_cut(ist__conn_loop(conn), head, body, bytes, put_conn, conn);
+
+	if (!sent)
+		ist__conn_starve(conn); /* does nothing where it is over already */
+	return sent;
+}
+
+void
+ist__msg_try(struct ist__conn *conn, const struct ist__msg *head, const void *body, uint64_t bytes)
+{
+	struct ist__frame *f = ist__frame_new(ist__conn_loop(conn), head->type, body, bytes);
+
+	if (!f)
+		return;
+	f->flags = head->flags;
+	f->seq = head->seq;
+	f->generation = head->generation;
+	f->from = head->from;
+	f->to = head->to;
+	ist__conn_send(conn, f);
 }
 
 static struct ist__msg *

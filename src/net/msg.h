@@ -20,8 +20,11 @@ struct ist__msg {
 };
 
 void ist__msg_free(struct ist__loop *loop, struct ist__msg *msg);
-/* head gives type, flags, seq, generation, from, to. False: no memory, or the connection is over. */
+/* head gives type, flags, seq, generation, from, to. False: the connection is over; it also ends where there is no memory
+ * for the whole message (ist__conn_starve). */
 bool ist__msg_send(struct ist__conn *conn, const struct ist__msg *head, const void *body, uint64_t bytes);
+/* For what may be lost, and fits into one frame: without memory nothing is sent, and that is all. */
+void ist__msg_try(struct ist__conn *conn, const struct ist__msg *head, const void *body, uint64_t bytes);
 /* The same to a memory of frames: calls put for each, which takes it. */
 bool ist__msg_cut(struct ist__loop *loop, const struct ist__msg *head, const void *body, uint64_t bytes,
 	bool (*put)(void *arg, struct ist__frame *frame), void *arg);
