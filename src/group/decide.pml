@@ -11,15 +11,17 @@
  * under the group's lock is one step.
  *
  * Checked: no member says yes where another that lives says no; nobody says yes without three yes votes; nobody waits for
- * ever. In doubt is always allowed, and counts as neither.
+ * ever. In doubt is always allowed, and counts as neither. (LEAVING, callers that give the group back at once, is for looking
+ * around only: there it matters that HELD comes before LOST on a link, and sets have no order.)
  *
- * What it shows: with crashes and aborts this holds. With CUTS, where a link between two that both live dies, it does not
- * (scripts/model runs that too, and expects it): 0 has all votes, its link to 1 dies before 1 has, 2 has not got them yet
- * either. 1 and 2 ask each other, take 0 for lost, and say no; 0 holds, and says yes. The same befalls a member that was
- * stopped for longer than the no-progress limit after it had all votes.
+ * What it shows: with crashes, aborts, silent cuts (CUTS) and members that stop for longer than the no-progress limit and go
+ * on (STOPS) this holds. It rests on one thing: a connection that ends, rather than falls silent, means that the process
+ * at its other end has ended. Where somebody between two members that live resets their connection (RESETS) it does not
+ * hold, and scripts/model expects that: 0 has all votes, its link to 1 is reset before 1 has, 2 has not got them yet
+ * either. 1 and 2 ask each other, take 0 for dead, and say no; 0 holds, and says yes.
  *
- * PLANT plants an error, for trying the check out (3 and 4 need FAULTS=2, and long): 1 holds although it has said that it holds nothing, 2 does not tell that it
- * holds, 3 says no where nobody can be reached, 4 says no where somebody is silent.
+ * PLANT plants an error, to show that the check finds it: 1 holds although it has said that it holds nothing, 2 says that
+ * it holds nothing although it holds, 3 does not pass an abort on, 4 takes the silent for dead (needs CUTS or STOPS).
  */
 #ifndef FAULTS
 #define FAULTS 1
@@ -36,6 +38,8 @@
 #define LOST(r) (16 << (r))
 #define HELD 128
 #define ASK(r) (256 << (r))
+#define SILENT(r) (2048 << (r)) /* LOST, for its silence */
+#define LOST_AS(r, how) (((how) == IS_LOST) * LOST(r) + ((how) == IS_SILENT) * SILENT(r))
 
 #define GATHERING 0
 #define HOLDING 1
@@ -45,6 +49,11 @@
 #define NO 2
 #define DOUBT 3
 
+/* gone[] */
+#define IS_LOST 1
+#define IS_LEFT 2
+#define IS_SILENT 3 /* IS_LOST + 2 */
+
 #define AT(i, j) ((i) * 3 + (j))
 #define NEXT(i) (((i) + 1) % 3)
 #define PREV(i) (((i) + 2) % 3)
@@ -52,8 +61,9 @@
 
 short wire[9];               /* AT(from, to) */
 bool up[9] = true;          /* AT(i, j): the link, as i may use it */
+bool mute[9];               /* it fell away without a word: silence, where else the kernel says that it ended */
 bool ended[9];              /* i has seen that its link to j ended */
-byte gone[9];               /* for i, j is here (0), lost (1), or has left (2) */
+byte gone[9];               /* for i, j is here (0), or one of those above */
 bool answered[9];           /* i has heard that j holds nothing */
 byte got[3];                /* which votes have come */
 byte at[3];                 /* where the caller's thread is */
@@ -73,8 +83,8 @@ inline put(p_i, p_j, p_m) {
 #define PUT_UNLESS(i, j, m, known) if :: !(known) -> put(i, j, m) :: else fi
 
 inline flood_abort(f_i) {
-	PUT_UNLESS(f_i, NEXT(f_i), ABORT, broken[NEXT(f_i)]);
-	PUT_UNLESS(f_i, PREV(f_i), ABORT, broken[PREV(f_i)])
+	PUT_UNLESS(f_i, NEXT(f_i), ABORT, broken[NEXT(f_i)] || PLANT == 3);
+	PUT_UNLESS(f_i, PREV(f_i), ABORT, broken[PREV(f_i)] || PLANT == 3)
 }
 
 inline flood_held(f_i) {
@@ -82,9 +92,9 @@ inline flood_held(f_i) {
 	PUT_UNLESS(f_i, PREV(f_i), HELD, held[PREV(f_i)])
 }
 
-inline flood_lost(f_i, f_r) {
-	PUT_UNLESS(f_i, NEXT(f_i), LOST(f_r), gone[AT(NEXT(f_i), f_r)] || (f_r == NEXT(f_i) && broken[NEXT(f_i)]));
-	PUT_UNLESS(f_i, PREV(f_i), LOST(f_r), gone[AT(PREV(f_i), f_r)] || (f_r == PREV(f_i) && broken[PREV(f_i)]))
+inline flood_lost(f_i, f_r, f_how) {
+	PUT_UNLESS(f_i, NEXT(f_i), LOST_AS(f_r, f_how), gone[AT(NEXT(f_i), f_r)] || (f_r == NEXT(f_i) && broken[NEXT(f_i)]));
+	PUT_UNLESS(f_i, PREV(f_i), LOST_AS(f_r, f_how), gone[AT(PREV(f_i), f_r)] || (f_r == PREV(f_i) && broken[PREV(f_i)]))
 }
 
 #define KNOWS(j, r) ((r == j || answered[AT(j, r)]) && (held[j] || frozen[j]))
@@ -115,13 +125,13 @@ inline say(s_i, s_what) {
 
 /* ---- the loop's thread ---- */
 
-inline on_lost(h_i, h_r) {
+inline on_lost(h_i, h_r, h_how) {
 	if
 	:: h_r == h_i -> broken[h_i] = true /* EVICTED */
 	:: h_r != h_i && gone[AT(h_i, h_r)] == 0 ->
-		gone[AT(h_i, h_r)] = 1;
+		gone[AT(h_i, h_r)] = h_how;
 		broken[h_i] = true;
-		flood_lost(h_i, h_r)
+		flood_lost(h_i, h_r, h_how)
 	:: else
 	fi
 }
@@ -139,7 +149,7 @@ inline on_ask(h_i, h_r) {
 	:: else
 	fi;
 	if
-	:: held[h_i] -> flood_held(h_i)
+	:: held[h_i] && PLANT != 2 -> flood_held(h_i)
 	:: else -> freeze(h_i)
 	fi
 }
@@ -178,32 +188,37 @@ end:
 	:: TAKE(V1); vote_came(i, V1) }
 	:: TAKE(ABORT); if :: !broken[i] -> broken[i] = true; flood_abort(i) :: else fi }
 	:: TAKE(HELD); on_held(i) }
-	:: TAKE(LOST(0)); on_lost(i, 0) }
-	:: TAKE(LOST(1)); on_lost(i, 1) }
-	:: TAKE(LOST(2)); on_lost(i, 2) }
+	:: TAKE(LOST(0)); on_lost(i, 0, IS_LOST) }
+	:: TAKE(SILENT(0)); on_lost(i, 0, IS_SILENT) }
+	:: TAKE(LOST(1)); on_lost(i, 1, IS_LOST) }
+	:: TAKE(SILENT(1)); on_lost(i, 1, IS_SILENT) }
+	:: TAKE(LOST(2)); on_lost(i, 2, IS_LOST) }
+	:: TAKE(SILENT(2)); on_lost(i, 2, IS_SILENT) }
 	:: TAKE(ASK(0)); on_ask(i, 0) }
 	:: TAKE(ASK(1)); on_ask(i, 1) }
 	:: TAKE(ASK(2)); on_ask(i, 2) }
 	:: atomic { ALIVE(i) && wire[AT(from, i)] == LEFT ->
 		wire[AT(from, i)] = 0;
 		if
-		:: gone[AT(i, from)] == 0 -> gone[AT(i, from)] = 2 /* passed on only where there is no link */
+		:: gone[AT(i, from)] == 0 -> gone[AT(i, from)] = IS_LEFT /* passed on only where there is no link */
 		:: else
 		fi }
 	:: atomic { ALIVE(i) && !up[AT(i, from)] && !ended[AT(i, from)] && wire[AT(from, i)] == 0 ->
 		ended[AT(i, from)] = true;
 		if
-		:: gone[AT(i, from)] == 0 -> on_lost(i, from)
+		:: gone[AT(i, from)] == 0 -> on_lost(i, from, IS_LOST + 2 * mute[AT(i, from)])
 		:: else
 		fi }
 	od
 }
 
-/* unanswered() */
-#define ANSWERED(i, r) (answered[AT(i, r)] || gone[AT(i, r)] == 2)
-#define SKIPPED(i, r) (gone[AT(i, r)] == 1 && !answered[AT(i, r)])
-#define UNANSWERED(i) ((!ANSWERED(i, NEXT(i)) && !SKIPPED(i, NEXT(i))) || (!ANSWERED(i, PREV(i)) && !SKIPPED(i, PREV(i))))
-#define ALONE(i) (SKIPPED(i, NEXT(i)) && SKIPPED(i, PREV(i)))
+/* unanswered(): PASSED are those who were given up before they had answered */
+#define ANSWERED(i, r) (answered[AT(i, r)] || gone[AT(i, r)] == IS_LEFT)
+#define PASSED(i, r) ((gone[AT(i, r)] == IS_LOST || gone[AT(i, r)] == IS_SILENT) && !answered[AT(i, r)])
+#define UNANSWERED(i) ((!ANSWERED(i, NEXT(i)) && !PASSED(i, NEXT(i))) || (!ANSWERED(i, PREV(i)) && !PASSED(i, PREV(i))))
+#define ALONE(i) (PASSED(i, NEXT(i)) && PASSED(i, PREV(i)))
+#define MAY_HOLD(i, r) (gone[AT(i, r)] == IS_SILENT && !answered[AT(i, r)])
+#define SILENCE(i) ((MAY_HOLD(i, NEXT(i)) || MAY_HOLD(i, PREV(i))) && PLANT != 4)
 
 #define RUNS(i) (!dead[i] && said[i] == 0)
 
@@ -211,21 +226,21 @@ proctype member(byte i) {
 end:
 	do
 	:: atomic { RUNS(i) && at[i] == GATHERING && broken[i] -> at[i] = FAILED }
-	:: atomic { RUNS(i) && at[i] == GATHERING && !broken[i] && ((gone[AT(i, NEXT(i))] == 2 && ended[AT(i, NEXT(i))] && !(got[i] & V0)) ||
-			(gone[AT(i, PREV(i))] == 2 && ended[AT(i, PREV(i))] && !(got[i] & V1))) ->
+	:: atomic { RUNS(i) && at[i] == GATHERING && !broken[i] && ((gone[AT(i, NEXT(i))] == IS_LEFT && ended[AT(i, NEXT(i))] && !(got[i] & V0)) ||
+			(gone[AT(i, PREV(i))] == IS_LEFT && ended[AT(i, PREV(i))] && !(got[i] & V1))) ->
 		at[i] = FAILED; broken[i] = true; flood_abort(i) }
 	/* the barrier: ends well, or not */
 	:: atomic { RUNS(i) && at[i] == HOLDING && whole[NEXT(i)] && whole[PREV(i)] -> say(i, YES) }
-	:: atomic { RUNS(i) && at[i] == HOLDING && (broken[i] || gone[AT(i, NEXT(i))] == 2 || gone[AT(i, PREV(i))] == 2) ->
-		if :: PLANT != 2 -> flood_held(i) :: else fi;
+	:: atomic { RUNS(i) && at[i] == HOLDING && (broken[i] || gone[AT(i, NEXT(i))] == IS_LEFT || gone[AT(i, PREV(i))] == IS_LEFT) ->
+		flood_held(i);
 		say(i, YES) }
 	/* resolve */
 	:: atomic { RUNS(i) && at[i] == FAILED && !held[i] && !frozen[i] -> freeze(i) }
 	:: atomic { RUNS(i) && at[i] == FAILED && held[i] -> say(i, YES) }
 	:: atomic { RUNS(i) && at[i] == FAILED && !held[i] && frozen[i] && !UNANSWERED(i) ->
-		if :: ALONE(i) && PLANT != 3 -> say(i, DOUBT) :: else -> say(i, NO) fi }
+		if :: ALONE(i) || SILENCE(i) -> say(i, DOUBT) :: else -> say(i, NO) fi }
 	:: atomic { RUNS(i) && at[i] == FAILED && !held[i] && frozen[i] && UNANSWERED(i) && timeout ->
-		if :: PLANT != 4 -> say(i, DOUBT) :: else -> say(i, NO) fi }
+		say(i, DOUBT) }
 #ifdef LEAVING
 	/* the caller gives the group back */
 	:: atomic { ALIVE(i) && said[i] != 0 ->
@@ -243,6 +258,10 @@ end:
 inline cut(c_i, c_j) {
 	up[AT(c_i, c_j)] = false;
 	up[AT(c_j, c_i)] = false;
+#ifndef RESETS
+	mute[AT(c_i, c_j)] = true;
+	mute[AT(c_j, c_i)] = true;
+#endif
 	wire[AT(c_i, c_j)] = 0;
 	wire[AT(c_j, c_i)] = 0
 }
@@ -266,11 +285,19 @@ inline interrupt(c_i) { /* an abort, or a deadline */
 #define FAIL(i, may) \
 	:: atomic { CAN && (may) && !dead[i] -> faults++; crash(i) } \
 	:: atomic { CAN && (may) && ALIVE(i) && !broken[i] -> faults++; interrupt(i) } \
-	CUT(i, may)
-#ifdef CUTS
+	CUT(i, may) \
+	STOP(i, may)
+#if defined(CUTS) || defined(RESETS)
 #define CUT(i, may) :: atomic { CAN && (may) && up[AT(i, NEXT(i))] -> faults++; cut(i, NEXT(i)) }
 #else
 #define CUT(i, may)
+#endif
+#ifdef STOPS /* i stood still for so long that a neighbour gave it up, and goes on; nothing is lost on the way */
+#define STOP(i, may) \
+	:: atomic { CAN && (may) && ALIVE(NEXT(i)) && !gone[AT(NEXT(i), i)] && !dead[i] -> faults++; on_lost(NEXT(i), i, IS_SILENT) } \
+	:: atomic { CAN && (may) && ALIVE(PREV(i)) && !gone[AT(PREV(i), i)] && !dead[i] -> faults++; on_lost(PREV(i), i, IS_SILENT) }
+#else
+#define STOP(i, may)
 #endif
 
 proctype trouble() {
@@ -282,12 +309,22 @@ end:
 	od
 }
 
+/* Nothing moves any more: then all must have an outcome. (Who holds nothing and waits for a silent one ends in doubt, by time.) */
+#define WAITS(i) (RUNS(i) && at[i] != FAILED)
+proctype patience() {
+end:
+	do
+	:: atomic { timeout && (WAITS(0) || WAITS(1) || WAITS(2)) -> assert(false) }
+	od
+}
+
 init {
 	atomic {
 		if :: no = false :: no = true fi;
 		wire[AT(0, 2)] = V0; wire[AT(1, 0)] = V0; wire[AT(2, 1)] = V0;
 		run link(0, 1); run link(0, 2); run link(1, 0); run link(1, 2); run link(2, 0); run link(2, 1);
 		run member(0); run member(1); run member(2);
-		run trouble()
+		run trouble();
+		run patience()
 	}
 }
