@@ -21,13 +21,30 @@ bell(struct ist__group *g, uint32_t rank)
 
 /* ---- byte strings and barriers ---- */
 
+static bool
+ended_before(const struct ist__desk *desk, uint64_t seq)
+{
+	uint64_t broken = atomic_load(&desk->broken);
+
+	return broken != 0 && broken <= seq;
+}
+
 uint32_t
 ist__board_absent(const struct ist__group *g, uint64_t seq)
 {
 	for (uint32_t r = 0; r < g->size; r++)
-		if (atomic_load_explicit(&g->board[r].op, memory_order_seq_cst) < seq || atomic_load(&g->board[r].broken) != 0)
+		if (atomic_load_explicit(&g->board[r].op, memory_order_seq_cst) < seq || ended_before(&g->board[r], seq))
 			return r;
 	return IST_NO_RANK;
+}
+
+void
+ist__board_break(struct ist__group *g)
+{
+	/* what all have entered is complete for all, whatever comes after it */
+	bool open = g->op_type != 0 && ist__board_absent(g, g->op_seq) != IST_NO_RANK;
+
+	atomic_store(&g->board[g->rank].broken, open ? g->op_seq : g->op_seq + 1);
 }
 
 /* Who goes to sleep says so and then looks; who enters says so and then looks for sleepers: one of them sees the other. */

@@ -26,7 +26,7 @@ enum {
 
 struct ist__desk {
 	_Alignas(64) _Atomic uint64_t op;              /* the newest byte-string operation that was entered */
-	_Atomic uint64_t broken;                       /* not 0: for this member the group has ended with an error */
+	_Atomic uint64_t broken;                       /* not 0: the group has ended with an error, and from that operation on it passes none */
 	_Atomic uint64_t ops[IST__BOARD_OPS];          /* [op % IST__BOARD_OPS]: op << 24 | type << 8 | root & 255 */
 	_Alignas(64) _Atomic uint64_t op_sleeper;      /* not 0: asleep until all have entered that one; a waker sets it to 0 */
 	_Alignas(64) _Atomic uint64_t prints_made;
@@ -36,8 +36,10 @@ struct ist__desk {
 
 /* Lock held: this member has entered operation seq. Wakes those that wait for nothing more. */
 void ist__board_enter(struct ist__group *g, uint64_t seq, uint16_t type, uint32_t root);
-/* A member that has not entered seq, or has ended with an error since (the mesh tells which), or IST_NO_RANK. */
+/* A member that has not entered seq, or does not pass it (the mesh tells why), or IST_NO_RANK. */
 uint32_t ist__board_absent(const struct ist__group *g, uint64_t seq);
+/* Lock held: the group has ended with an error. Whoever comes late must not take this member for one that waits. */
+void ist__board_break(struct ist__group *g);
 /* The one in operation seq asks: does somebody know something else as this operation, or one before it? out gets number,
  * type, root and rank as if a message of it had come. */
 bool ist__board_clash(struct ist__group *g, uint64_t seq, struct ist__msg *out);

@@ -124,8 +124,8 @@ set_broken(struct ist__group *g, const struct ist_error *err)
 	g->broken_room = *err;
 	g->broken = &g->broken_room;
 	__atomic_store_n(&g->broken_code, err->code, __ATOMIC_RELEASE);
-	if (g->board) /* whoever comes late must not take it for one that waits */
-		atomic_store(&g->board[g->rank].broken, 1);
+	if (g->board)
+		ist__board_break(g);
 	pthread_cond_broadcast(&g->cond);
 	return true;
 }
