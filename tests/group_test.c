@@ -847,6 +847,8 @@ vote_race(struct ranks *r, uint32_t rank, void *arg)
 	atomic_fetch_add(&flags[0], 1);
 	while (!e) {
 		e = ist_decide(m.g, NULL, 0, &doubt, &m.err);
+		if (doubt)
+			fprintf(stderr, "rank %u is in doubt %u: %s: %s\n", rank, doubt, ist_err_name(e), m.err.detail);
 		CHECK(doubt == 0);
 		n += e == IST_OK;
 	}

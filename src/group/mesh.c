@@ -602,8 +602,8 @@ stop_here(void *arg)
 
 	ist__timer_stop(&g->tick);
 	pthread_mutex_lock(&g->lock);
-	if (!g->broken_code)
-		ist__mesh_flood(g, IST__LEFT, 0, 0, g->rank, NULL, 0, g->size);
+	/* also of a group that has ended: a vote under way elsewhere has to know that this member gave none, and lives */
+	ist__mesh_flood(g, IST__LEFT, 0, 0, g->rank, NULL, 0, g->size);
 	pthread_mutex_unlock(&g->lock);
 	for (uint32_t i = 0; i < g->n_links; i++) {
 		struct ist__conn *conn;
