@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,8 +24,14 @@ put_text(struct cf *t, const char *fmt, va_list ap)
 {
 	uint32_t none = 0;
 
-	if (atomic_compare_exchange_strong(&t->shared->told, &none, 1))
+	if (atomic_compare_exchange_strong(&t->shared->told, &none, CF_TELLING)) {
 		vsnprintf(t->shared->text, sizeof(t->shared->text), fmt, ap);
+		atomic_store(&t->shared->told, CF_TOLD);
+		return;
+	}
+	/* somebody else has more to say, and what ends us ends him too: but he may have died over it */
+	for (int64_t until = cf_now() + 1000 * CF_MS; atomic_load(&t->shared->told) == CF_TELLING && cf_now() < until;)
+		sched_yield();
 }
 
 void

@@ -11,14 +11,14 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { CF_CELLS = 16, CF_RANKS_MAX = 8, CF_EXIT_FAILED = 40, CF_EXIT_SKIPPED = 41 };
+enum { CF_CELLS = 16, CF_RANKS_MAX = 8, CF_EXIT_FAILED = 40, CF_EXIT_SKIPPED = 41, CF_TELLING = 1, CF_TOLD = 2 };
 
 #define CF_MS INT64_C(1000000)
 #define CF_PATIENCE_NS (20000 * CF_MS) /* what should take milliseconds has hung after this */
 
 /* Seen by all processes of a check, and by the one that waits for it. */
 struct cf_shared {
-	_Atomic uint32_t told, staging;
+	_Atomic uint32_t told, staging; /* told: 0, CF_TELLING, CF_TOLD */
 	char text[512];
 	char stage[256];
 	_Atomic uint64_t cell[CF_CELLS]; /* for the check's own use; 0 at its start */
