@@ -295,6 +295,25 @@ send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t
 	return IST_OK;
 }
 
+static bool
+owes_fds(const struct ist__form *f, const uint32_t *n_fds, uint32_t r)
+{
+	return r != f->args.rank && f->host[r] == f->host[f->args.rank] && n_fds[r] > 0 && !f->wires[r].came;
+}
+
+/* Whoever passes them on is to blame where even its own are missing, else those whose are. */
+static ist_err
+fds_late(const struct ist__form *f, const uint32_t *n_fds, struct ist_error *err)
+{
+	uint32_t first = f->host[f->args.rank];
+
+	ist__fail(err, IST_TIMEOUT, "group_new", "descriptors of members of this host did not come in time");
+	for (uint32_t r = 0; r < f->args.size; r++)
+		if (owes_fds(f, n_fds, r) && (r == first || !owes_fds(f, n_fds, first)))
+			ist__fail_rank(err, r);
+	return IST_TIMEOUT;
+}
+
 static ist_err
 pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds, struct ist_error *err)
 {
@@ -312,12 +331,11 @@ pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds
 	while (!e && waits) {
 		waits = false;
 		for (uint32_t r = 0; r < f->args.size; r++)
-			if (r != me && f->host[r] == first && n_fds[r] > 0 && !f->wires[r].came)
-				waits = true;
+			waits = waits || owes_fds(f, n_fds, r);
 		if (!waits)
 			break;
 		if (ist__now() >= f->deadline)
-			e = ist__fail(err, IST_TIMEOUT, "group_new", "descriptors of members of this host did not come in time");
+			e = fds_late(f, n_fds, err);
 		else
 			e = ist__form_wait(f, IST__NEVER, err);
 	}
