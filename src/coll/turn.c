@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turn.c - a turn of a line, and the thread that makes them. Each turn: read the mail, begin and issue what can be, let the backend move, look at the
- * tasks, end what is complete, see to deadlines; asleep when a turn brought nothing. Every call of the plug-in but abort
- * is made from here, so the channel has one user
- * at a time. Callers may make turns too: drive.c.
+ * turn.c - a turn of a line, and the thread that makes them. Each turn: read the mail, begin and issue what can be, let the
+ * backend move, look at the tasks, end what is complete, see to deadlines; asleep when a turn brought nothing. Every call of
+ * the plug-in but abort is made from here, so the channel has one user at a time. Callers may make turns too: drive.c.
  */
 #include "base/clock.h"
 #include "base/fail.h"
