@@ -611,7 +611,11 @@ is_not_led_astray(void **state)
 		assert_true(rogue->n >= IST__HELLO_BYTES);
 		assert_null(memmem(rogue->got, rogue->n, secret_a, strlen(secret_a)));
 		if (!knows) {
-			assert_int_equal(rogue->n % IST__HELLO_BYTES, 0); /* hellos, and not a word more */
+			static const uint8_t none[IST__PROOF_BYTES];
+
+			assert_int_equal(rogue->n % (IST__HELLO_BYTES + sizeof(none)), 0); /* hellos, zeros for a proof, and not a word more */
+			for (size_t at = IST__HELLO_BYTES; at < rogue->n; at += IST__HELLO_BYTES + sizeof(none))
+				assert_memory_equal(rogue->got + at, none, sizeof(none));
 			assert_null(memmem(rogue->got, rogue->n, name, strlen(name)));
 		}
 		close(rogue->listen_fd);

@@ -230,6 +230,20 @@ ist__fail_prefix(struct ist_error *err, const char *fmt, ...)
 }
 
 void
+ist__fail_suffix(struct ist_error *err, const char *fmt, ...)
+{
+	size_t n;
+	va_list ap;
+
+	if (!HAS(err, detail))
+		return;
+	n = strlen(err->detail);
+	va_start(ap, fmt);
+	vsnprintf(err->detail + n, sizeof(err->detail) - n, fmt, ap);
+	va_end(ap);
+}
+
+void
 ist__put_error(struct ist__writer *w, const struct ist_error *err)
 {
 	ist__put_u32(w, (uint32_t)err->code);

@@ -25,6 +25,7 @@ void ist__fail_bucket(struct ist_error *err, uint64_t bucket);
 void ist__fail_next(struct ist_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Puts text before what the detail says already. */
 void ist__fail_prefix(struct ist_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void ist__fail_suffix(struct ist_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Copies as much as to has room for by its struct_size. */
 void ist__error_copy(struct ist_error *to, const struct ist_error *from);
 

@@ -124,8 +124,10 @@ on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group
 
 	bool heard = false;
 
-	if (!proven)
+	if (!proven && err->code != IST_BAD_SECRET)
 		return;
+	if (!proven)
+		group = 0;
 	for (struct ist__expect *e = ep->expects; e; e = e->next)
 		heard |= e->refused && e->refused(e, err, group);
 	if (heard || group == 0)

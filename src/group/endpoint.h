@@ -18,8 +18,8 @@ enum { IST__GROUP_KEY = 32, IST__LISTENERS = 8 };
 struct ist__expect {
 	struct ist__expect *next;
 	bool (*take)(struct ist__expect *expect, struct ist__conn *conn, struct ist__frame *frame);
-	/* A visitor is proven, but of another version; may be NULL. group: the mark of the group that it came for. True: that
-	 * is ours. */
+	/* A visitor is proven, but of another version, or has another secret (then nothing else that it says counts, the mark
+	 * neither: group is 0); may be NULL. group: the mark of the group that it came for. True: that is ours. */
 	bool (*refused)(struct ist__expect *expect, const struct ist_error *err, uint32_t group);
 	/* A visitor, whoever it was, could not be let in for want of memory; may be NULL. */
 	void (*starved)(struct ist__expect *expect);

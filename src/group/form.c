@@ -67,9 +67,9 @@ on_refused(struct ist__expect *expect, const struct ist_error *err, uint32_t gro
 	pthread_mutex_lock(&f->missing_lock);
 	if (group == f->self.group && !f->refused.code)
 		f->refused = *err;
-	else if (group == 0 && !f->passer.code)
-		f->passer = *err; /* it may have meant us, or not: no reason to end, but worth telling when somebody stays away */
 	pthread_mutex_unlock(&f->missing_lock);
+	if (group == 0)
+		ist__form_note_refused(f, err); /* it may have meant us, or not: no reason to end */
 	return group == f->self.group;
 }
 
@@ -101,16 +101,12 @@ missing_error(struct ist__form *f, struct ist_error *err)
 		}
 	snprintf(e.detail, sizeof(e.detail), "group \"%s\": missing of %u: %s", f->name, f->args.size, count ? list : "nobody, but a step did not end");
 	ist__rdv_silent(&f->rdv);
-	if (count == f->args.size - 1 && f->rdv.last.code && (f->args.rank != 0 || !f->rdv.published)) {
-		size_t at = strlen(e.detail);
-
-		snprintf(e.detail + at, sizeof(e.detail) - at, "; %s", f->rdv.last.detail);
-	}
+	if (count == f->args.size - 1 && f->rdv.last.code && (f->args.rank != 0 || !f->rdv.published))
+		ist__fail_suffix(&e, "; %s", f->rdv.last.detail);
 	pthread_mutex_lock(&f->missing_lock);
 	if (f->passer.code) {
-		size_t at = strlen(e.detail);
-
-		snprintf(e.detail + at, sizeof(e.detail) - at, "; somebody was refused meanwhile: %s", f->passer.detail);
+		ist__fail_suffix(&e, "; somebody was refused meanwhile: %s", f->passer.detail);
+		ist__fail_next(&e, "%s; for who was refused: %s", ist_err_next(IST_TIMEOUT), f->passer.next);
 	}
 	pthread_mutex_unlock(&f->missing_lock);
 	ist__error_copy(err, &e);

@@ -87,11 +87,12 @@ struct ist__form {
 	struct ist_error stray;        /* UNKNOWN_GROUP */
 	pthread_mutex_t missing_lock;
 	struct ist_error refused;      /* a member of another version */
-	struct ist_error passer;       /* somebody of another version, who did not say what for */
+	struct ist_error passer;       /* the first who was refused; told at the deadline, when somebody is missing */
 	uint8_t *missing;              /* [size]; for poll */
 	struct ist_wire offered;       /* our wire-up */
 	struct ist__life *life;
 	int life_fd;
+	bool lifeless;                 /* our host's first member can make no memory file: there is no segment */
 	bool told;                     /* rank 0 has heard of another's failure outside the exchange */
 	struct ist__group *group;
 	struct ist_chan *chan;
@@ -113,6 +114,8 @@ ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what,
 /* Rank 0: all are told. What was our own failure gets our rank. */
 ist_err ist__form_fail_all(struct ist__form *f, struct ist_error *err);
 bool ist__form_is_missing(struct ist__form *f, uint32_t rank);
+/* Rank 0 turned somebody away: no reason to end, but worth telling should somebody stay away. Any thread. */
+void ist__form_note_refused(struct ist__form *f, const struct ist_error *err);
 
 /* ---- reach.c ---- */
 bool ist__may_share(const struct ist__card *a, const struct ist__card *b); /* may they be on one host? */

@@ -518,6 +518,17 @@ on_tick(struct ist__timer *timer)
 	ist__timer_set(g->loop, &g->tick, now + (g->life && !ist__keeper_waits(ist__groups_keeper(g->groups)) ? LOOK_MS : busy ? BUSY_MS : IDLE_MS) * IST__MS);
 }
 
+/* Who claims, from what stands behind the rank in a claim. */
+static bool
+claimant_get(struct ist__reader *r, struct ist__card *card)
+{
+	char backend[256];
+
+	ist__get_bytes(r, 4 * sizeof(uint32_t) + sizeof(uint64_t)); /* size, transport, mem, device, bucket */
+	ist__get_str(r, backend, sizeof(backend));
+	return ist__card_get(r, card);
+}
+
 /* Late claimants of a rank that is held: they are told by whom. An early one of the next group of that name waits, since
  * the holder has left or will. */
 static bool
@@ -525,6 +536,7 @@ take_claimant(struct ist__expect *expect, struct ist__conn *conn, struct ist__fr
 {
 	struct ist__group *g = (struct ist__group *)(void *)((char *)expect - offsetof(struct ist__group, expect));
 	const struct ist__card *card;
+	struct ist__card second;
 	struct ist__reader r;
 	struct ist__writer w;
 	struct ist__msg head = { .type = IST__FAIL };
@@ -546,6 +558,8 @@ take_claimant(struct ist__expect *expect, struct ist__conn *conn, struct ist__fr
 		return false;
 	ist_error_init(&e);
 	ist__fail(&e, IST_CONFLICT, "group_new", "rank %u of group \"%s\" is held by host %s pid %llu", rank, g->name, card->host, (unsigned long long)card->pid);
+	if (claimant_get(&r, &second))
+		ist__fail_suffix(&e, "; host %s pid %llu claims it too", second.host, (unsigned long long)second.pid);
 	ist__fail_rank(&e, rank);
 	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
 	ist__put_error(&w, &e);

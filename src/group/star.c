@@ -75,6 +75,15 @@ set_missing(struct ist__form *f, uint32_t rank, bool is)
 	pthread_mutex_unlock(&f->missing_lock);
 }
 
+void
+ist__form_note_refused(struct ist__form *f, const struct ist_error *err)
+{
+	pthread_mutex_lock(&f->missing_lock);
+	if (!f->passer.code)
+		f->passer = *err;
+	pthread_mutex_unlock(&f->missing_lock);
+}
+
 /* ---- roll-call on rank 0: who claims which rank ---- */
 
 static bool
@@ -98,20 +107,22 @@ claim_get(const struct ist__msg *m, struct ist__claim *c, char *name, size_t roo
 static void
 refuse(struct ist__form *f, struct ist__spoke *s, const struct ist_error *err)
 {
+	ist__log(f->ctx, 1, "refused: %s", err->detail);
+	ist__form_note_refused(f, err);
 	ist__form_send_error(s, f, IST__FAIL, err);
 	ist__spoke_clear(f, s, true);
 }
 
 static void
-refuse_conflict(struct ist__form *f, struct ist__spoke *s, uint32_t rank)
+refuse_conflict(struct ist__form *f, struct ist__spoke *s, const struct ist__claim *second)
 {
-	const struct ist__card *holder = rank == f->args.rank ? &f->card : &f->claims[rank].card;
+	const struct ist__card *holder = second->rank == f->args.rank ? &f->card : &f->claims[second->rank].card;
 	struct ist_error e;
 
 	ist_error_init(&e);
-	ist__fail(&e, IST_CONFLICT, "group_new", "rank %u of group \"%s\" is held by host %s pid %llu", rank, f->name, holder->host,
-		(unsigned long long)holder->pid);
-	ist__fail_rank(&e, rank);
+	ist__fail(&e, IST_CONFLICT, "group_new", "rank %u of group \"%s\" is held by host %s pid %llu; host %s pid %llu claims it too", second->rank,
+		f->name, holder->host, (unsigned long long)holder->pid, second->card.host, (unsigned long long)second->card.pid);
+	ist__fail_rank(&e, second->rank);
 	refuse(f, s, &e);
 }
 
@@ -150,7 +161,7 @@ on_join(struct ist__form *f, struct ist__spoke *s, const struct ist__msg *m)
 		ist__fail(&e, IST_DENIED, "group_new", "rank %u is another member by the list of addresses", c.rank);
 		refuse(f, s, &e);
 	} else if (c.rank == f->args.rank)
-		refuse_conflict(f, s, c.rank);
+		refuse_conflict(f, s, &c);
 	else if (f->star[c.rank].post) {
 		struct ist__contest *x = ist__alloc(f->ctx, sizeof(*x));
 
@@ -181,7 +192,7 @@ settle_contests(struct ist__form *f, uint32_t answered)
 		}
 		*p = x->next;
 		if (f->star[x->claim.rank].post)
-			refuse_conflict(f, &x->spoke, x->claim.rank);
+			refuse_conflict(f, &x->spoke, &x->claim);
 		else
 			accept_claim(f, &x->claim, &x->spoke);
 		ist__free(f->ctx, x);
@@ -330,6 +341,10 @@ on_frame(struct ist__form *f, struct ist__spoke *s, struct ist__event *ev, struc
 	if (frame->type == IST__HOSTLINK && frame->n_fds == 1 && f->life_fd < 0) {
 		f->life_fd = frame->fds[0];
 		frame->n_fds = 0;
+		return IST_OK;
+	}
+	if (frame->type == IST__HOSTLINK && frame->n_fds == 0 && frame->bytes == 1 && frame->body[0] == 0) {
+		f->lifeless = true;
 		return IST_OK;
 	}
 	if (frame->type >= IST__PING) { /* the mesh's: the other side has finished forming already */

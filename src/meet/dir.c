@@ -122,7 +122,8 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 	if (fd < 0 && errno != EAGAIN)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
 	if (fd < 0) {
-		e = ist__fail(err, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by %s", name, holder[0] ? holder : "another process");
+		e = ist__fail(err, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by %s; %s claims it too", name,
+			holder[0] ? holder : "another process", who);
 		ist__fail_rank(err, 0);
 		return e;
 	}

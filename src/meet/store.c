@@ -151,8 +151,8 @@ conflict(struct session *s, const struct record *holder)
 	struct ist_error e;
 
 	ist_error_init(&e);
-	ist__fail(&e, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by host %s pid %llu", holder->name, holder->host,
-		(unsigned long long)holder->pid);
+	ist__fail(&e, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by host %s pid %llu; host %s pid %llu claims it too", holder->name,
+		holder->host, (unsigned long long)holder->pid, s->offer->host, (unsigned long long)s->offer->pid);
 	ist__fail_rank(&e, 0);
 	send_refusal(s, s->publish_seq, &e);
 	ist__free(ctx_of(s->store), s->offer);

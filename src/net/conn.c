@@ -499,6 +499,8 @@ hello_in(struct ist__conn *c)
 	if (c->side == IST__RESPONDER)
 		return true;
 	if (ist__hello_check(&c->self, IST__RESPONDER, c->ours, c->theirs, c->theirs + IST__PROOF_AT, &err)) {
+		memset(proof, 0, sizeof(proof)); /* no proof: it tells the other side why we go, and nothing of our secret */
+		send_raw(c, proof, sizeof(proof));
 		end_as(c, &err);
 		return false;
 	}

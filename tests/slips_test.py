@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Slips of users and of their surroundings: who is turned away hears why, who waits hears whom, and nothing else changes.
+
+    tests/slips_test.py PATH/TO/isthmus
+"""
+import os
+import socket
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+
+from e2e_test import Case, Done, wait_for, write
+
+
+class Refused(Case):
+    """Somebody was turned away: whoever waits for him says so at the deadline, instead of only that he is missing."""
+
+    def setUp(self):
+        super().setUp()
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+
+    def secret(self, name, text):
+        with open(os.open(self.path(name), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as f:
+            f.write(text)
+        return ("--secret-file", self.path(name))
+
+    def host(self, world, *more):
+        """Rank 0, which hosts the place, and the place."""
+        p = self.start("push", self.path("m"), "--at", f"tcp://127.0.0.1:{self.port()}", "--world", str(world), "--rank", "0", "--json",
+                       "--timeout", "4", *more)
+        return p, p.args[p.args.index("--at") + 1]
+
+    @staticmethod
+    def port():
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return s.getsockname()[1]
+
+    def pull(self, at, world, rank, *more):
+        return self.start("pull", "null:", "--at", at, "--world", str(world), "--rank", str(rank), "--json", "--timeout", "4", *more)
+
+    def waited_in_vain(self, done, missing, *words):
+        self.assertEqual((done.status, done.error["code"], done.error["ranks"]), (124, "TIMEOUT", missing), done.stderr)
+        for word in words:
+            self.assertIn(word, done.error["detail"])
+
+    def test_another_secret(self):
+        right, wrong = self.secret("right", b"0123456789abcdef"), self.secret("wrong", b"0123456789abcdeF")
+        for ours, theirs in ((right, wrong), (right, ()), ((), right)):
+            host, at = self.host(2, *ours)
+            turned = Done(self.pull(at, 2, 1, *theirs))
+            self.assertEqual((turned.status, turned.error["code"]), (1, "BAD_SECRET"), turned.stderr)
+            done = Done(host)
+            self.waited_in_vain(done, [1], "refused meanwhile", "secret")
+            self.assertIn("give every member the same secret file", done.error["next"])
+
+    def test_another_size(self):
+        host, at = self.host(3)
+        waits = self.pull(at, 3, 1)
+        turned = Done(self.pull(at, 4, 2))
+        self.assertEqual((turned.status, turned.error["code"], turned.error["ranks"]), (1, "MISMATCH", [2, 0]), turned.stderr)
+        for one in (Done(host), Done(waits)): # both tell the same story
+            self.waited_in_vain(one, [2], "a world of 4, rank 0 says 3")
+
+    def test_a_rank_twice(self):
+        host, at = self.host(3)
+        holders = [self.pull(at, 3, 1) for _ in range(2)]
+        wait_for(lambda: any(p.poll() is not None for p in holders))
+        turned = next(p for p in holders if p.poll() is not None)
+        other = next(p for p in holders if p is not turned)
+        done = Done(turned)
+        self.assertEqual((done.status, done.error["code"], done.error["ranks"]), (1, "CONFLICT", [1]), done.stderr)
+        for pid in (turned.pid, other.pid): # both are named
+            self.assertIn(f"pid {pid}", done.error["detail"])
+        for one in (Done(host), Done(other)):
+            self.waited_in_vain(one, [2], f"pid {turned.pid} claims it too")
+
+    def test_rank_0_twice(self):
+        host, at = self.host(2)
+        line = ""
+        while "listening" not in line:
+            line = host.stderr.readline()
+        second = self.start("push", self.path("m"), "--at", at, "--world", "2", "--rank", "0", "--json", "--timeout", "4")
+        done = Done(second)
+        self.assertEqual((done.status, done.error["code"], done.error["ranks"]), (1, "CONFLICT", [0]), done.stderr)
+        for pid in (host.pid, second.pid):
+            self.assertIn(f"pid {pid}", done.error["detail"])
+        host.kill()
+
+
+if __name__ == "__main__":
+    unittest.main()
