@@ -231,6 +231,25 @@ class Forbidden(Pairs):
     def test_no_event_shortcuts(self):
         self.both_ways(425, 426, 427) # io_uring
 
+    def test_no_memory_files(self):
+        """Then the bytes go over tcp, and there is no sign of life."""
+        for one in self.both_ways(319): # memfd_create
+            self.assertEqual(one.document["transport"], {"shm": 0, "tcp": 1})
+            self.assertIn("no shared memory", one.stderr)
+        done = [Done(p) for p in self.two(("push", self.path("m")), ("pull", "null:"), "--transport", "shm", enter=self.forbid(319))]
+        for one in done:
+            self.assertEqual(one.status, 1, one.stderr)
+            self.assertIn("shared memory", one.error["detail"])
+
+    def test_no_memory_files_for_one(self):
+        write(self.path("m/model.safetensors"), [(f"t{i}", "U8", [MIB + i]) for i in range(9)])
+        for odd in range(3):
+            at, meet = self.store(), ("--world", "3", "--json", "--timeout", "100")
+            done = [Done(p) for p in [self.start("pull" if r else "push", "mem:" if r else self.path("m"), "--at", at, "--rank", str(r), *meet,
+                                                 preexec_fn=self.forbid(319) if r == odd else None) for r in range(3)]]
+            self.good(done)
+            self.assertEqual([one.document["transport"]["shm"] for one in done], [0 if r == odd else 1 for r in range(3)])
+
     def test_no_locked_memory(self):
         self.both_ways(149, 151, 325) # mlock, mlockall, mlock2
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/digest.h"
+#include "base/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -152,7 +153,7 @@ host_leave(void *self, int32_t index, void *was)
 static ist_err
 shared_new(uint64_t bytes, struct shared *out, struct ist_status *why)
 {
-	int fd = memfd_create("isthmus", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
+	int fd = ist__memfd("isthmus"), rc;
 	void *p;
 
 	if (fd < 0)

@@ -98,6 +98,16 @@ share_board(struct ist__group *g)
 		g->patience = IST__BOARD_PAUSES;
 }
 
+/* Our own backend hands over descriptors where it has memory to share. */
+static bool
+shares_memory(const struct ist__form *f, uint32_t r)
+{
+	if (r == f->args.rank || f->host[r] != f->host[f->args.rank] || f->claims[r].transport == IST_TRANSPORT_TCP ||
+	    f->ep->transport == IST_TRANSPORT_TCP)
+		return false;
+	return !f->admitted->builtin || (f->offered.n_fds > 0 && f->wires[r].n > 0);
+}
+
 static ist_err
 make_group(struct ist__form *f, struct ist_error *err)
 {
@@ -126,8 +136,7 @@ make_group(struct ist__form *f, struct ist_error *err)
 		g->members[r] = (struct ist__member){ .card = f->claims[r].card, .host = f->host[r], .slot = f->slot[r] };
 		g->link_of[r] = -1;
 		g->n_hosts += f->host[r] == r;
-		g->shm_pairs += r != f->args.rank && f->host[r] == f->host[f->args.rank] && f->claims[r].transport != IST_TRANSPORT_TCP &&
-			f->ep->transport != IST_TRANSPORT_TCP;
+		g->shm_pairs += shares_memory(f, r);
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		g->links[i] = (struct ist__link){ .group = g, .rank = nb[i] };

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -344,13 +345,13 @@ ist_err
 ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, struct ist__life **out, int *out_fd, struct ist_error *err)
 {
 	off_t bytes = (off_t)segment_bytes(n, more);
-	int fd = memfd_create("isthmus-life", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int fd = ist__memfd("isthmus-life");
 	struct ist__life *life = NULL;
 	int rc;
 	ist_err e;
 
 	if (fd < 0)
-		return ist__fail_sys(err, IST_IO, errno, "life", "memfd_create");
+		return ist__fail_sys(err, ist__memfd_is_forbidden(errno) ? IST_UNSUPPORTED : IST_IO, errno, "life", "memfd_create");
 	if (ftruncate(fd, bytes)) {
 		e = ist__fail_sys(err, IST_NO_SPACE, errno, "life", "room for the sign of life");
 		goto out;

@@ -162,8 +162,10 @@ static ist_err
 lead_host(struct ist__form *f, struct ist_error *err)
 {
 	uint32_t me = f->args.rank;
+	struct ist_error none;
 	ist_err e;
 
+	ist_error_init(&none);
 	/* the others' sockets may still be on their way in; they have told that they stand */
 	for (uint32_t r = 0; r < f->args.size; r++)
 		while (r != me && f->host[r] == me && !ist__form_near(f, r)) {
@@ -176,15 +178,26 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			if (e)
 				return e;
 		}
-	e = ist__life_new(f->ctx, f->n_here, board_bytes(f), &f->life, &f->life_fd, err);
+	e = ist__life_new(f->ctx, f->n_here, board_bytes(f), &f->life, &f->life_fd, &none);
+	if (e && e != IST_UNSUPPORTED)
+		ist__error_copy(err, &none);
+	if (e == IST_UNSUPPORTED) {
+		ist__log(f->ctx, 1, "no sign of life on this host: %s; a death is known by its connections alone", none.detail);
+		f->lifeless = true;
+		e = IST_OK;
+	}
 	for (uint32_t r = 0; !e && r < f->args.size; r++) {
 		struct ist__frame *x;
 
 		if (r == me || f->host[r] != me)
 			continue;
-		x = ist__frame_new(f->inbox.loop, IST__HOSTLINK, "\1", 1);
+		x = ist__frame_new(f->inbox.loop, IST__HOSTLINK, f->lifeless ? "\0" : "\1", 1);
 		if (!x)
 			return ist__fail_memory(err, "group_new");
+		if (f->lifeless) {
+			ist__conn_send(ist__form_near(f, r)->post->conn, x);
+			continue;
+		}
 		x->flags = IST__FRAME_HAS_FDS;
 		x->fds[0] = dup(f->life_fd);
 		x->n_fds = x->fds[0] >= 0;
@@ -200,7 +213,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 static ist_err
 follow_host(struct ist__form *f, struct ist_error *err)
 {
-	while (f->life_fd < 0) {
+	while (f->life_fd < 0 && !f->lifeless) {
 		ist_err e;
 
 		if (ist__now() >= f->deadline) {
@@ -212,7 +225,7 @@ follow_host(struct ist__form *f, struct ist_error *err)
 		if (e)
 			return e;
 	}
-	return ist__life_map(f->ctx, f->life_fd, f->n_here, board_bytes(f), &f->life, err);
+	return f->lifeless ? IST_OK : ist__life_map(f->ctx, f->life_fd, f->n_here, board_bytes(f), &f->life, err);
 }
 
 ist_err
@@ -239,5 +252,5 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 	e = ist__groups_get(f->env, &groups, err);
 	if (!e)
 		e = f->host[me] == me ? lead_host(f, err) : follow_host(f, err);
-	return e ? e : ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me], err);
+	return e || f->lifeless ? e : ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me], err);
 }

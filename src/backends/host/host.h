@@ -298,7 +298,6 @@ void ist__host_disarm(struct ist_chan *chan);
 ist_err ist__host_no_room(int sys);
 /* 0, or the errno: end bytes of file are reserved from at on. Never raises SIGXFSZ. */
 int ist__host_reserve(int fd, uint64_t at, uint64_t bytes);
-int ist__host_memfd(const char *name);
 
 /* ---- heap.c ---- */
 ist_err ist__host_heap_alloc(struct ist_chan *chan, uint64_t bytes, int32_t numa, void **out, struct ist_status *why);

@@ -6,6 +6,8 @@
  */
 #include "backends/host/host.h"
 
+#include "base/memfd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,9 +22,6 @@
 #define RING_MAX (UINT64_C(4) << 20)
 #define RING_MIN (UINT64_C(32) << 10)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_SEAL)
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 8U
-#endif
 
 void
 ist__host_layout(uint32_t size, struct layout *out)
@@ -44,14 +43,6 @@ ist__host_layout(uint32_t size, struct layout *out)
 	out->rings_at = out->stage_at + out->stage_bytes;
 	out->ring_bytes = ring;
 	out->bytes = out->rings_at + ring * size;
-}
-
-int
-ist__host_memfd(const char *name)
-{
-	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-
-	return fd < 0 && errno == EINVAL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
 }
 
 /* The kernel answers a file size past the limit with a signal. */
@@ -114,7 +105,7 @@ make_ctl(struct ist_chan *chan)
 	void *at;
 	int err;
 
-	chan->ctl_fd = ist__host_memfd("isthmus");
+	chan->ctl_fd = ist__memfd("isthmus");
 	if (chan->ctl_fd < 0)
 		return errno;
 	if (!size_allowed(lay->bytes))
@@ -141,7 +132,7 @@ make_files(struct ist_chan *chan)
 
 	if (err)
 		return err;
-	chan->heap_fd = ist__host_memfd("isthmus-heap");
+	chan->heap_fd = ist__memfd("isthmus-heap");
 	if (chan->heap_fd < 0 || fcntl(chan->heap_fd, F_ADD_SEALS, SEALS))
 		return errno;
 	chan->wire_fds[0] = read_only(chan->ctl_fd);

@@ -5,6 +5,8 @@
  */
 #include "backends/host/host.h"
 
+#include "base/memfd.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -19,7 +21,7 @@
 static void
 host_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_probe *out)
 {
-	int fd = ist__host_memfd("isthmus-probe");
+	int fd = ist__memfd("isthmus-probe");
 	bool shm = fd >= 0 && !ist__host_reserve(fd, 0, 1);
 
 	(void)self, (void)host, (void)level;
