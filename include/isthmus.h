@@ -341,7 +341,7 @@ struct ist_member_status {
 	char group[256];
 	char host[256];
 	int64_t pid;
-	char state[16];        /* "CLEAN", "UPDATING", "DIRTY", "JOINING" */
+	char state[16];        /* "CLEAN", "UPDATING", "DIRTY"; "JOINING": its group forms */
 	uint64_t version;      /* committed; 0: none */
 	uint64_t to;           /* UPDATING, DIRTY: to which */
 	uint64_t serves;

@@ -58,6 +58,7 @@ class Done:
     def __init__(self, process):
         self.stdout, self.stderr = process.communicate(timeout=GUARD_S)
         self.status = process.returncode
+        self.pid = process.pid
         self.document = json.loads(self.stdout) if self.stdout.startswith("{") else {}
         self.error = self.document.get("error", {})
 

@@ -90,5 +90,48 @@ class Refused(Case):
         host.kill()
 
 
+class Waiting(Case):
+    """Who waits for a group to form is seen, and goes without a trace."""
+
+    def status(self, at):
+        done = Done(self.start("status", "--at", at, "--json"))
+        self.assertEqual(done.status, 0, done.stderr)
+        return [(m["rank"], m["pid"], m["state"]) for m in done.document["members"]]
+
+    def shown(self, at, store):
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+        meet = ("--at", at, "--world", "3", "-q")
+        waits = [self.start("push", self.path("m"), *meet, "--rank", "0"), self.start("pull", "null:", *meet, "--rank", "1")]
+        wait_for(lambda: len(self.status(at)) == 2)
+        self.assertEqual(self.status(at), [(r, p.pid, "JOINING") for r, p in enumerate(waits)])
+        waits[1].kill() # its lease is left to run out where only a file remembers it
+        waits[1].wait()
+        if store:
+            wait_for(lambda: self.status(at) == [(0, waits[0].pid, "JOINING")])
+        waits[1] = self.start("pull", "null:", *meet, "--rank", "1")
+        last = self.start("pull", "null:", *meet, "--rank", "2")
+        for p in (*waits, last):
+            done = Done(p)
+            self.assertEqual(done.status, 0, done.stderr)
+
+    def test_at_a_store(self):
+        self.shown(self.store(), True)
+
+    def test_in_a_folder(self):
+        os.mkdir(self.path("meet"))
+        self.shown("dir:" + self.path("meet"), False)
+        left = Done(self.start("pull", "null:", "--at", "dir:" + self.path("meet"), "--world", "2", "--rank", "1", "--timeout", "2", "-q"))
+        self.assertEqual(left.status, 124, left.stderr)
+        self.assertFalse([n for n in os.listdir(self.path("meet")) if f"-{left.pid}" in n])
+
+    def test_no_such_folder(self):
+        for at, code, word in ((self.path("none"), "IO", "No such file"), (self.path("file"), "BAD_CONFIG", "no folder")):
+            with open(self.path("file"), "wb"):
+                pass
+            done = Done(self.start("pull", "null:", "--at", "dir:" + at, "--world", "2", "--rank", "1", "--json"))
+            self.assertEqual((done.status, done.error["code"]), (1, code), done.stderr)
+            self.assertIn(word, done.error["detail"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -211,6 +211,7 @@ ist__lease_new(struct ist__group *g, struct ist__rdv *rdv)
 		l->dir = ist__strdup(g->ctx, rdv->dir);
 		l->lock_fd = rdv->lock_fd;
 		rdv->lock_fd = -1;
+		rdv->told_pid = 0; /* the same file from now on */
 		tell_dir(l);
 	}
 	if (rdv->post) {

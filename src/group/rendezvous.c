@@ -6,11 +6,13 @@
 #include "meet/dir.h"
 #include "net/wire.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024 };
+enum { TELL_MS = 1000, RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024 };
 
 static const struct ist__ctx *
 ctx_of(const struct ist__rdv *rdv)
@@ -54,12 +56,31 @@ host_it(struct ist__rdv *rdv, struct ist_error *err)
 	return e;
 }
 
+static ist_err
+usable(const char *dir, struct ist_error *err)
+{
+	struct stat st;
+
+	if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))
+		return ist__fail(err, IST_BAD_CONFIG, "meet", "%s is no folder", dir);
+	if (access(dir, R_OK | W_OK | X_OK)) {
+		int sys = errno;
+		ist_err e = ist__fail_sys(err, sys == EACCES || sys == EROFS ? IST_DENIED : IST_IO, sys, "meet", "folder %s can't be used", dir);
+
+		if (sys == ENOENT)
+			ist__fail_next(err, "make the folder first, on a file system that all members share");
+		return e;
+	}
+	return IST_OK;
+}
+
 ist_err
 ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *a, struct ist_error *err)
 {
 	ist_err e;
 
 	rdv->lock_fd = -1;
+	rdv->tell = ist__now() + TELL_MS * IST__MS;
 	ist_error_init(&rdv->last);
 	rdv->prefix = a->prefix ? a->prefix : "";
 	if (a->addresses)
@@ -72,7 +93,7 @@ ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *a, struct ist_e
 	if (!strncmp(a->at, "dir:", 4)) {
 		rdv->kind = IST__RDV_DIR;
 		rdv->dir = a->at + 4;
-		return access(rdv->dir, R_OK | W_OK | X_OK) ? ist__fail(err, IST_IO, "meet", "folder %s can't be used", rdv->dir) : IST_OK;
+		return usable(rdv->dir, err);
 	}
 	rdv->kind = IST__RDV_TCP;
 	e = ist__tcp_url_parse(a->at, false, &rdv->hp, err);
@@ -234,6 +255,39 @@ ist__rdv_event(struct ist__rdv *rdv, struct ist__event *event, struct ist_error 
 	}
 }
 
+/* ---- what 'status' shows meanwhile ---- */
+
+/* Most groups have formed before it is time to tell anything. */
+static void
+tell_joining(struct ist__rdv *rdv, const struct ist__card *card)
+{
+	struct ist__status s = { .rank = rdv->rank, .pid = card->pid, .state = "JOINING" };
+	struct ist__writer w;
+	struct ist__frame *f = NULL;
+
+	snprintf(s.group, sizeof(s.group), "%s", rdv->name);
+	snprintf(s.host, sizeof(s.host), "%s", card->host);
+	rdv->tell = ist__now() + IST__LEASE_RENEW_NS;
+	if (rdv->kind == IST__RDV_DIR) {
+		ist__dir_tell(rdv->dir, ctx_of(rdv), &s);
+		rdv->told_pid = card->pid;
+		return;
+	}
+	ist__writer_init(&w, ctx_of(rdv));
+	ist__status_put(&w, &s);
+	if (!w.bad)
+		f = ist__frame_new(rdv->inbox->loop, IST__TELL, w.at, w.bytes);
+	ist__writer_fini(&w);
+	if (f)
+		ist__conn_send(rdv->post->conn, f);
+}
+
+static bool
+may_tell(const struct ist__rdv *rdv)
+{
+	return rdv->kind == IST__RDV_DIR || (rdv->kind == IST__RDV_TCP && rdv->post && rdv->asked);
+}
+
 /* ---- folder and key-value store ---- */
 
 static ist_err
@@ -296,6 +350,8 @@ ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadli
 {
 	ist_err e = IST_OK;
 
+	if (card && may_tell(rdv) && ist__now() >= rdv->tell)
+		tell_joining(rdv, card);
 	if (rdv->kind == IST__RDV_NONE || (ist__now() < rdv->next && !rdv->post))
 		return IST_OK;
 	if (rdv->kind == IST__RDV_DIR)
@@ -322,9 +378,11 @@ ist__rdv_silent(struct ist__rdv *rdv)
 int64_t
 ist__rdv_next(const struct ist__rdv *rdv)
 {
+	int64_t next = rdv->next;
+
 	if (rdv->kind == IST__RDV_NONE || rdv->post || (rdv->rank == 0 && rdv->published && rdv->kind != IST__RDV_TCP))
-		return IST__NEVER;
-	return rdv->next;
+		next = IST__NEVER;
+	return may_tell(rdv) && rdv->tell < next ? rdv->tell : next;
 }
 
 void
@@ -333,6 +391,13 @@ ist__rdv_close(struct ist__rdv *rdv)
 	if (rdv->post)
 		ist__inbox_drop(rdv->inbox, rdv->post, false);
 	rdv->post = NULL;
+	if (rdv->told_pid) {
+		struct ist__status s = { .rank = rdv->rank, .pid = rdv->told_pid };
+
+		snprintf(s.group, sizeof(s.group), "%s", rdv->name);
+		ist__dir_untell(rdv->dir, &s);
+	}
+	rdv->told_pid = 0;
 	if (rdv->lock_fd >= 0)
 		ist__dir_withdraw(rdv->dir, rdv->name, rdv->lock_fd);
 	rdv->lock_fd = -1;

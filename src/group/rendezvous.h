@@ -28,6 +28,8 @@ struct ist__rdv {
 	union ist__sockaddr local;
 	struct ist__card card;    /* rank 0: ours; others: what was found */
 	int64_t next;             /* when to try again */
+	int64_t tell;             /* when to tell for 'status' that we wait */
+	uint64_t told_pid;        /* told in the folder; 0: not */
 	int lock_fd;              /* dir */
 	struct ist_error last;    /* why the last attempt failed */
 	/* rank 0: somebody asks at our place for another name; true: it must be one of our missing members */

@@ -42,7 +42,7 @@ static const struct verb verbs[] = {
 		.example = "isthmus pull copy/ --at tcp://127.0.0.1:29600 --world 2 --rank 1\nisthmus pull null: --rank-offset 2 --world 5",
 		.sets = MEETING | SET_PULL, .args_min = 1, .args_max = 1, .run = cmd_pull },
 	{ .name = "status", .args = "", .summary = "ask a meeting place for its members",
-		.text = "Members, host and pid, state (CLEAN v, UPDATING v->w, DIRTY), the version they serve and the seconds since they were "
+		.text = "Members, host and pid, state (JOINING, CLEAN v, UPDATING v->w, DIRTY), the version they serve and the seconds since they were "
 			"heard. Best effort: members renew a lease of 15 s. With --watch and --json one document a line.",
 		.example = "isthmus status --at tcp://127.0.0.1:29600 --version-at-least 7", .sets = SET_COMMON | SET_STATUS, .run = cmd_status },
 	{ .name = "bench", .args = "WHAT", .summary = "measure group, barrier, objects, broadcast, gather, update or load",
