@@ -125,7 +125,7 @@ ist__host_part_end(struct ist_chan *chan, struct part *part)
 		ist__host_task_end(chan, part->task, IST_OK);
 }
 
-static void
+__attribute__((format(printf, 6, 0))) static void
 note(struct ist_chan *chan, struct ist_task *task, ist_err err, uint32_t rank, int32_t sys, const char *fmt, va_list ap)
 {
 	if (task->result)
