@@ -272,8 +272,8 @@ IST_API void ist_blobs_free(struct ist_group *group, struct ist_blob *blobs, uin
  * n may be 0. bytes may pass 2^32. Moves ignore dtype. Reductions: I32 I64 U8 F32 F64 BF16 F16 (the last two
  * accumulate in f32 and are rounded once); bits may differ between group sizes, not between ranks or runs.
  * Buffers belong to the library until the request is done, in every outcome; after an error their content is
- * unspecified. All members issue the operations of a group in one order; kind, bytes, dtype, reduction and root are
- * compared (MISMATCH, ORDER_MISMATCH on all members).
+ * unspecified. All members issue the operations of a group in one order; kind, bytes, dtype, reduction, root and takers
+ * are compared (MISMATCH, ORDER_MISMATCH on all members).
  */
 struct ist_coll_args {
 	uint32_t struct_size;
@@ -286,6 +286,11 @@ struct ist_coll_args {
 	struct ist_buf dst;
 	void *stream;
 	int64_t timeout_ns;
+	/* broadcast: who takes the bytes, bit rank % 64 of word rank / 64, in (size + 63) / 64 words; read during the call. Equal on
+	 * all members. NULL: all. The root's bit says nothing, and nobody at all is legal. The others call it too, and are done
+	 * when all is known to agree: their dst says n, and is room that may be overwritten (a backend that can leave nobody out
+	 * gives everybody the bytes), or NULL: then the library has room of its own where it needs any. Their views are of no use. */
+	const uint64_t *takers;
 };
 /* The operation is not compared among the members beforehand: the caller has agreed on it otherwise. Set on all. */
 enum ist_coll_flag { IST_COLL_AGREED = 0x10000 };

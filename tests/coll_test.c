@@ -309,6 +309,162 @@ over_backends_of_every_temper(void **state)
 		}
 }
 
+/* ---- broadcasts that not everybody takes ---- */
+
+/* One broadcast of n bytes to the ranks in set. room: those who do not take have some, else dst is NULL there. Takers must have
+ * the bytes; the others' room is theirs where nobody has to be given what he does not want. */
+static void
+one_set(struct world *w, uint64_t n, uint32_t root, uint64_t set, bool room, bool leaves_out)
+{
+	struct arrays a = { .kind = IST_OP_BROADCAST, .size = w->size, .root = root, .n = n };
+	struct ist_coll_args args[WORLD_MAX];
+	struct ist_req *reqs[WORLD_MAX];
+	struct ist_error err;
+	uint64_t sets[WORLD_MAX];
+	char *poison = block(n);
+	ist_err e;
+
+	set &= (UINT64_C(1) << w->size) - 1;
+	make(&a);
+	args_of(&a, false, args);
+	for (uint32_t r = 0; r < w->size; r++) {
+		sets[r] = r % 2 ? set | UINT64_C(1) << root : set & ~(UINT64_C(1) << root); /* the root's bit says nothing */
+		args[r].takers = &sets[r];
+		memcpy(a.dst[r], poison, a.dst_bytes[r]);
+		if (!room && r != root && !(set >> r & 1))
+			args[r].dst.addr = NULL;
+	}
+	world_submit(w, IST_OP_BROADCAST, args, reqs);
+	memset(sets, 0xFF, sizeof(sets)); /* read during the call only */
+	ist_error_init(&err);
+	e = world_wait(w, reqs, &err);
+	if (e)
+		fail_msg("%u ranks, n %llu, root %u, set %llx: %s: %s", w->size, (unsigned long long)n, root, (unsigned long long)set, ist_err_name(e),
+			err.detail);
+	for (uint32_t r = 0; r < w->size; r++) {
+		bool takes = r != root && set >> r & 1;
+
+		if (takes && memcmp(a.dst[r], a.want[r], n))
+			fail_msg("%u ranks, n %llu, root %u, set %llx: wrong on rank %u", w->size, (unsigned long long)n, root, (unsigned long long)set, r);
+		if (!takes && r != root && leaves_out && memcmp(a.dst[r], poison, n))
+			fail_msg("%u ranks, n %llu, root %u, set %llx: rank %u does not take, and got bytes", w->size, (unsigned long long)n, root,
+				(unsigned long long)set, r);
+	}
+	free(poison - ODD);
+	unmake(&a);
+}
+
+static void
+sets_of_every_shape(void **state)
+{
+	static const struct mem_options tempers[] = {
+		{ .native = 0 }, { .serial = true }, { .max_ops = 2, .max_tasks = 2, .serial = true }, { .slice = 4096, .no_fd = true },
+		{ .native = 1u << IST_OP_BROADCAST },                                /* everybody gets the bytes */
+		{ .native = 1u << IST_OP_BROADCAST, .traits = IST_TRAIT_TAKERS },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(tempers) / sizeof(tempers[0]); i++)
+		for (uint32_t size = 1; size <= 5; size += size == 3 ? 2 : 1) {
+			bool leaves_out = !tempers[i].native || tempers[i].traits;
+			struct world w;
+
+			world_open(&w, size, &tempers[i], 0);
+			for (uint64_t set = 0; set < UINT64_C(1) << size; set++)
+				for (uint32_t root = 0; root < size; root++) {
+					one_set(&w, root % 2 ? 1001 : 0, root, set, set % 2, leaves_out);
+					if (root == set % size)
+						one_set(&w, 33 * 1024, root, set, true, leaves_out);
+				}
+			one_set(&w, 5 * 256 * 1024 + 1, size - 1, 0x5, false, leaves_out);
+			one_set(&w, 3 * 256 * 1024, 0, 0x1A, true, leaves_out);
+			assert_true(world_close(&w));
+		}
+}
+
+/* Trees and chains with gaps. */
+static void
+random_sets_of_eight(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_open(&w, 8, NULL, 0);
+	for (int i = 0; i < 200; i++)
+		one_set(&w, next() % 3 ? next() % 40000 : next() % 1000000, next() % 8, next() % 256, next() % 2, true);
+	assert_true(world_close(&w));
+}
+
+/* A view is lent to those who take, and costs those who don't nothing. */
+static void
+views_of_a_set(void **state)
+{
+	static const uint64_t traits[] = { IST_TRAIT_CAN_VIEW, IST_TRAIT_CAN_VIEW | IST_TRAIT_TAKERS, IST_TRAIT_TAKERS };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(traits) / sizeof(traits[0]); i++) {
+		const struct mem_options o = { .native = 1u << IST_OP_BROADCAST, .traits = traits[i] };
+		struct arrays a = { .kind = IST_OP_BROADCAST, .size = 4, .root = 1, .n = 70000 };
+		struct ist_coll_args args[WORLD_MAX];
+		struct ist_req *reqs[WORLD_MAX];
+		uint64_t set = 0x5;
+		struct world w;
+
+		world_open(&w, 4, &o, 0);
+		make(&a);
+		args_of(&a, false, args);
+		for (uint32_t r = 0; r < 4; r++) {
+			args[r].flags = IST_OP_VIEW;
+			args[r].takers = &set;
+		}
+		args[3].dst.addr = NULL;
+		world_submit(&w, IST_OP_BROADCAST, args, reqs);
+		for (uint32_t r = 0; r < 4; r += r ? 1 : 2) {
+			struct ist_buf view = { .bytes = 0 };
+
+			assert_int_equal(ist_req_wait(reqs[r], 20 * IST_NS_PER_S, NULL), IST_OK);
+			if (r == 3)
+				break;
+			assert_int_equal(ist_req_view(reqs[r], &view, NULL), IST_OK);
+			assert_int_equal(view.bytes, a.n);
+			assert_memory_equal(view.addr, a.src[1], a.n);
+		}
+		for (uint32_t r = 0; r < 4; r++)
+			if (r != 1)
+				assert_int_equal(ist_req_free(reqs[r]), IST_OK);
+		assert_int_equal(ist_req_wait(reqs[1], 20 * IST_NS_PER_S, NULL), IST_OK);
+		assert_int_equal(ist_req_free(reqs[1]), IST_OK);
+		unmake(&a);
+		assert_true(world_close(&w));
+	}
+}
+
+/* Who has another set in mind is named, with both sets. */
+static void
+different_sets_are_named(void **state)
+{
+	struct arrays a = { .kind = IST_OP_BROADCAST, .size = 4, .root = 0, .n = 1001 };
+	struct ist_coll_args args[WORLD_MAX];
+	struct ist_req *reqs[WORLD_MAX];
+	struct ist_error err;
+	uint64_t set = 0x6, other = 0xA;
+	struct world w;
+
+	(void)state;
+	world_open(&w, 4, NULL, 0);
+	make(&a);
+	args_of(&a, false, args);
+	for (uint32_t r = 0; r < 4; r++)
+		args[r].takers = r == 2 ? &other : &set;
+	world_submit(&w, IST_OP_BROADCAST, args, reqs);
+	ist_error_init(&err);
+	assert_int_equal(world_wait(&w, reqs, &err), IST_MISMATCH);
+	assert_non_null(strstr(err.detail, "to ranks 1, 2"));
+	assert_non_null(strstr(err.detail, "to ranks 1, 3"));
+	world_close(&w);
+	unmake(&a);
+}
+
 /* Many at once, of all kinds: order within the line, and nothing mixed up. */
 static void
 many_in_flight(void **state)
@@ -377,6 +533,10 @@ main(int argc, char **argv)
 		cmocka_unit_test(every_dtype_and_reduction),
 		cmocka_unit_test(every_root),
 		cmocka_unit_test(over_backends_of_every_temper),
+		cmocka_unit_test(sets_of_every_shape),
+		cmocka_unit_test(random_sets_of_eight),
+		cmocka_unit_test(views_of_a_set),
+		cmocka_unit_test(different_sets_are_named),
 		cmocka_unit_test(many_in_flight),
 		cmocka_unit_test(sums_have_the_same_bits_everywhere),
 	};

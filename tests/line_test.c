@@ -76,7 +76,7 @@ wrong_arguments_are_refused_at_once(void **state)
 	struct ist_error err = { .struct_size = sizeof(err) };
 	struct ist_req *req = NULL;
 	struct ist_coll_args good = args(0, room, 16, room + 16, 32), a;
-	const uint64_t huge = UINT64_MAX / 2 + 1;
+	const uint64_t huge = UINT64_MAX / 2 + 1, outside = 4, one_set = 2;
 
 	(void)state;
 	world_open(&w, 2, NULL, 0);
@@ -101,6 +101,8 @@ wrong_arguments_are_refused_at_once(void **state)
 	REFUSED(IST_OP_ALL_GATHER, IST_UNSUPPORTED, a.src.mem = IST_MEM_CUDA);
 	REFUSED(IST_OP_ALL_GATHER, IST_OVERFLOW, a.src.bytes = huge);
 	REFUSED(IST_OP_BROADCAST, IST_INVALID_ARGUMENT, a.peer = 2);
+	REFUSED(IST_OP_BROADCAST, IST_INVALID_ARGUMENT, a.takers = &outside);
+	REFUSED(IST_OP_ALL_GATHER, IST_INVALID_ARGUMENT, a.takers = &one_set);
 	REFUSED(IST_OP_BROADCAST, IST_INVALID_ARGUMENT, a.src.bytes = UINT64_MAX);
 	REFUSED(IST_OP_SEND, IST_INVALID_ARGUMENT, a.peer = 0); /* itself */
 	REFUSED(IST_OP_SEND, IST_INVALID_ARGUMENT, a.peer = 7);
@@ -127,17 +129,17 @@ prints_say_who_does_what(void **state)
 
 	(void)state;
 	x.dtype = IST_F32;
-	ist__print_make(IST_OP_ALL_REDUCE, &x, 8192, a);
-	ist__print_make(IST_OP_BROADCAST, &x, 4096, b);
+	ist__print_make(IST_OP_ALL_REDUCE, &x, 2, 8192, a);
+	ist__print_make(IST_OP_BROADCAST, &x, 2, 4096, b);
 	assert_int_equal(ist__print_compare(1, a, 0, a, 3, &err), IST_OK);
 	assert_int_equal(ist__print_compare(1, a, 0, b, 3, &err), IST_ORDER_MISMATCH);
 	assert_string_equal(err.detail, "operation 3: rank 1: all_reduce of 8192 bytes F32 sum; rank 0: broadcast of 4096 bytes from 0");
 	assert_int_equal(err.n_ranks, 2);
 	x.dtype = IST_I32;
-	ist__print_make(IST_OP_ALL_REDUCE, &x, 8192, b);
+	ist__print_make(IST_OP_ALL_REDUCE, &x, 2, 8192, b);
 	assert_int_equal(ist__print_compare(1, a, 0, b, 3, &err), IST_MISMATCH);
 	x.flags = IST_COLL_AGREED; /* no part of it */
-	ist__print_make(IST_OP_ALL_REDUCE, &x, 8192, a);
+	ist__print_make(IST_OP_ALL_REDUCE, &x, 2, 8192, a);
 	assert_int_equal(ist__print_compare(1, a, 0, b, 3, &err), IST_OK);
 }
 

@@ -246,6 +246,14 @@ put_part(struct ist_task *task, bool is_send, uint32_t peer, const struct ist_op
 	kick(&hub->chans[peer]);
 }
 
+static bool
+takes(const struct mem_hub *hub, const struct ist_op *op, uint32_t rank)
+{
+	const uint64_t *takers = hub->o.traits & IST_TRAIT_TAKERS ? op->takers : NULL;
+
+	return rank != op->peer && (!takers || takers[rank / 64] >> (rank % 64) & 1);
+}
+
 static void
 put_op(struct ist_task *task, const struct ist_op *op)
 {
@@ -256,9 +264,9 @@ put_op(struct ist_task *task, const struct ist_op *op)
 		return;
 	}
 	for (uint32_t i = 0; i < task->chan->hub->size && op->peer == me; i++)
-		if (i != me)
+		if (takes(task->chan->hub, op, i))
 			put_part(task, true, i, op);
-	if (op->peer != me)
+	if (takes(task->chan->hub, op, me))
 		put_part(task, false, op->peer, op);
 }
 

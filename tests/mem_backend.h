@@ -12,7 +12,7 @@
 
 struct mem_options {
 	uint64_t native;       /* kinds said to be native: BROADCAST works, all others are refused by start */
-	uint64_t traits;       /* IST_TRAIT_CAN_VIEW: BROADCAST understands IST_OP_VIEW */
+	uint64_t traits;       /* IST_TRAIT_CAN_VIEW: BROADCAST understands IST_OP_VIEW; IST_TRAIT_TAKERS: it looks at takers */
 	uint64_t max_ops;      /* 0: any; checked */
 	uint32_t max_tasks;    /* 0: any; BUSY above */
 	uint64_t slice;        /* 0: all; bytes that one progress moves of one message */

@@ -144,7 +144,8 @@ enum ist_trait {
 	IST_TRAIT_NO_ABORT = 4,    /* after an abort tasks may end ABANDONED */
 	IST_TRAIT_TELLS_LOSS = 8,  /* PEER_LOST can come from here, not from the mesh alone */
 	IST_TRAIT_CAN_VIEW = 16,   /* knows IST_OP_VIEW, and has alloc */
-	IST_TRAIT_WANTS_FDS = 32   /* hands descriptors to members of the same host */
+	IST_TRAIT_WANTS_FDS = 32,  /* hands descriptors to members of the same host */
+	IST_TRAIT_TAKERS = 64      /* BROADCAST looks at ist_op.takers; without it everybody gets the bytes */
 };
 
 /* Can it run here? Strings belong to the backend and live as long as it is loaded. */
@@ -232,6 +233,11 @@ struct ist_op {
 	void *stream;              /* the vendor's handle: after what is on it at start, before what is put on it after
 	                            * ISSUED; the work may run on a stream of the backend's. NULL: none; CUDA's default
 	                            * stream is (void *)1; (void *)2, a thread's own, is refused */
+	/* BROADCAST, from backends with IST_TRAIT_TAKERS alone: who takes the bytes, bit rank % 64 of word rank / 64, in
+	 * (size + 63) / 64 words. Equal on all members; copied by start. NULL: all; the root's bit says nothing. The others start
+	 * the operation too, in its order, and have nothing to wait for: dst has the bytes but perhaps no addr, nothing is
+	 * written there, and with IST_OP_VIEW nothing is lent. */
+	const uint64_t *takers;
 };
 
 struct ist_chan;   /* the backend's own; the core never looks inside */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * bcast.c - broadcast by a binomial tree (few bytes: few rounds) and by a chain of pieces (many: every link busy, each
- * rank sends the payload once). Ranks are counted from the root: v = rank - root.
+ * rank sends the payload once). Places are counted from the root up, among the root and those who take: v. Where all take,
+ * v = rank - root. Who does not take has no steps at all.
  *
  *   tree of 8:   0 -> 4, 2, 1      chain:   0 --k--> 1 --k-w--> 2 --k-2w--> 3
  *                4 -> 6, 5   2 -> 3         while piece k comes in, piece k - w goes on
@@ -12,11 +13,38 @@
  * Parallel Process. Lett. 5 (1995).
  */
 #include "coll/run.h"
+#include "coll/takers.h"
 
+/* The rank at place v. */
 static uint32_t
-from_root(const struct ist__run *run)
+rank_at(const struct ist__run *run, uint32_t v)
 {
-	return ist__around(run, run->rank, -(int64_t)run->root);
+	uint32_t r = run->root;
+
+	if (!run->takers)
+		return ist__around(run, run->root, v);
+	while (v > 0) {
+		r = ist__around(run, r, 1);
+		v -= ist__takes(run->takers, run->root, r);
+	}
+	return r;
+}
+
+/* Finds this rank's place. False: it has nothing to do here, since it does not take, or nobody does. */
+static bool
+find_place(struct ist__run *run)
+{
+	run->place = ist__around(run, run->rank, -(int64_t)run->root);
+	run->places = run->size;
+	if (run->takers) {
+		uint32_t v = 0;
+
+		for (uint32_t i = 1; i <= run->place; i++)
+			v += ist__takes(run->takers, run->root, ist__around(run, run->root, i));
+		run->place = v;
+		run->places = 1 + ist__takers_count(run->takers, run->root, run->size);
+	}
+	return run->places > 1 && (run->rank == run->root || ist__takes(run->takers, run->root, run->rank));
 }
 
 static const char *
@@ -33,9 +61,9 @@ top_bit(const struct ist__run *run, uint32_t v)
 {
 	uint32_t low = v & (~v + 1), top = 1;
 
-	while (top < run->size && (v == 0 || top < low))
+	while (top < run->places && (v == 0 || top < low))
 		top *= 2;
-	for (top /= 2; top > 0 && v + top >= run->size; top /= 2)
+	for (top /= 2; top > 0 && v + top >= run->places; top /= 2)
 		;
 	return top;
 }
@@ -47,9 +75,9 @@ tree_setup(struct ist__run *run)
 
 	run->window = 1;
 	run->steps = 0;
-	if (run->n == 0 || run->size == 1)
+	if (!find_place(run) || run->n == 0)
 		return;
-	for (uint32_t bit = top_bit(run, from_root(run)); bit > 0; bit /= 2)
+	for (uint32_t bit = top_bit(run, run->place); bit > 0; bit /= 2)
 		children++;
 	run->steps = 1 + children / run->max_moves + (children % run->max_moves != 0);
 }
@@ -58,17 +86,17 @@ tree_setup(struct ist__run *run)
 static void
 tree_step(const struct ist__run *run, uint64_t k, struct ist__step *out)
 {
-	uint32_t v = from_root(run), low = v & (~v + 1);
+	uint32_t v = run->place, low = v & (~v + 1);
 	uint64_t child = 0;
 
 	if (k == 0) {
 		if (v > 0)
-			ist__step_recv(out, ist__around(run, run->root, (int64_t)(v - low)), 0, run->dst, run->n);
+			ist__step_recv(out, rank_at(run, v - low), 0, run->dst, run->n);
 		return;
 	}
 	for (uint32_t bit = top_bit(run, v); bit > 0; bit /= 2, child++)
 		if (child / run->max_moves == k - 1)
-			ist__step_send(out, ist__around(run, run->root, (int64_t)(v + bit)), 0, payload(run), run->n);
+			ist__step_send(out, rank_at(run, v + bit), 0, payload(run), run->n);
 }
 
 const struct ist__algorithm ist__bcast_binomial = {
@@ -80,24 +108,30 @@ const struct ist__algorithm ist__bcast_binomial = {
 static void
 chain_setup(struct ist__run *run)
 {
-	uint32_t v = from_root(run);
+	bool has_part = find_place(run);
 
 	ist__run_cut(run, run->n);
-	run->steps = run->size == 1 ? 0 : run->chunks;
-	if (v > 0 && v + 1 < run->size && run->chunks > 0)
+	run->steps = has_part ? run->chunks : 0;
+	if (!has_part)
+		return;
+	if (run->place > 0)
+		run->before = rank_at(run, run->place - 1);
+	if (run->place + 1 < run->places)
+		run->after = rank_at(run, run->place + 1);
+	if (run->place > 0 && run->place + 1 < run->places && run->chunks > 0)
 		run->steps += run->window;
 }
 
 static void
 chain_step(const struct ist__run *run, uint64_t k, struct ist__step *out)
 {
-	uint32_t v = from_root(run);
+	uint32_t v = run->place;
 	uint64_t lag = v == 0 ? 0 : run->window;
 
 	if (v > 0 && k < run->chunks)
-		ist__step_recv(out, ist__around(run, run->rank, -1), k, run->dst + k * run->chunk, ist__run_piece(run, run->n, k));
-	if (v + 1 < run->size && k >= lag)
-		ist__step_send(out, ist__around(run, run->rank, 1), k - lag, payload(run) + (k - lag) * run->chunk,
+		ist__step_recv(out, run->before, k, run->dst + k * run->chunk, ist__run_piece(run, run->n, k));
+	if (v + 1 < run->places && k >= lag)
+		ist__step_send(out, run->after, k - lag, payload(run) + (k - lag) * run->chunk,
 			ist__run_piece(run, run->n, k - lag));
 }
 

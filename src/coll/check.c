@@ -4,7 +4,9 @@
 #include "base/bytes.h"
 #include "base/fail.h"
 #include "coll/choose.h"
+#include "base/digest.h"
 #include "coll/reduce.h"
+#include "coll/takers.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,6 +69,23 @@ check_flags(uint32_t kind, const struct ist_coll_args *a, const char *op, struct
 		return ist__fail(err, IST_INVALID_ARGUMENT, op, "unknown flags 0x%x", unknown);
 	if ((a->flags & IST_OP_VIEW) && kind != IST_OP_BROADCAST)
 		return ist__fail(err, IST_INVALID_ARGUMENT, op, "IST_OP_VIEW is for broadcast alone");
+	return IST_OK;
+}
+
+/* The set of takers; one that has everybody in it becomes NULL, so that it is the same as none given. */
+static ist_err
+check_takers(const struct ist__limits *l, uint32_t kind, struct ist_coll_args *a, const char *op, struct ist_error *err)
+{
+	uint32_t over = l->size % 64;
+
+	if (!a->takers)
+		return IST_OK;
+	if (kind != IST_OP_BROADCAST)
+		return ist__fail(err, IST_INVALID_ARGUMENT, op, "takers are for broadcast alone");
+	if (over && a->takers[l->size / 64] >> over)
+		return ist__fail(err, IST_INVALID_ARGUMENT, op, "takers lists ranks outside the group of %u", l->size);
+	if (!l->takers || ist__takers_count(a->takers, a->peer, l->size) == l->size - 1)
+		a->takers = NULL;
 	return IST_OK;
 }
 
@@ -176,6 +195,22 @@ check_buf(const struct ist__limits *l, const char *which, const struct ist_buf *
 	return IST_OK;
 }
 
+static const uint64_t *
+args_takers(const struct ist_coll_args *args)
+{
+	return IST_HAS(args, takers) ? args->takers : NULL;
+}
+
+/* Of a member that does not take and gives no room: if it is needed it will be plain memory of the line's. */
+static ist_err
+check_room(const struct ist__limits *l, struct ist_coll_args *a, const char *op, struct ist_error *err)
+{
+	if (!l->leaves_out && !(l->mem >> IST_MEM_HOST & 1))
+		return ist__fail(err, IST_INVALID_ARGUMENT, op, "dst is NULL, and this backend gives the bytes to all members, in device memory");
+	a->dst = (struct ist_buf){ .bytes = a->dst.bytes, .device = -1 };
+	return IST_OK;
+}
+
 static ist_err
 check_overlap(uint32_t kind, const struct ist_coll_args *a, const char *op, struct ist_error *err)
 {
@@ -203,13 +238,18 @@ ist__coll_check(const struct ist__limits *limits, uint32_t kind, const struct is
 		e = check_flags(kind, &a, op, err);
 	if (e)
 		return e;
+	e = check_takers(limits, kind, &a, op, err);
+	if (e)
+		return e;
 	drop_unused(limits, kind, &a);
 	e = check_sizes(limits, kind, &a, &bytes, op, err);
 	if (!e)
 		e = check_reduction(limits, kind, &a, bytes, op, err);
 	if (!e)
 		e = check_buf(limits, "src", &a.src, op, err);
-	if (!e)
+	if (!e && kind == IST_OP_BROADCAST && !a.dst.addr && a.peer != limits->rank && !ist__takes(args_takers(args), a.peer, limits->rank))
+		e = check_room(limits, &a, op, err);
+	else if (!e)
 		e = check_buf(limits, "dst", &a.dst, op, err);
 	if (!e)
 		e = check_overlap(kind, &a, op, err);
@@ -222,8 +262,44 @@ ist__coll_check(const struct ist__limits *limits, uint32_t kind, const struct is
 
 /* ---- fingerprints ---- */
 
+enum { TAKERS_LISTED = 2, TAKERS_DIGEST = 4, TAKERS_COUNT_AT = 32 }; /* among the flags: what the word of the set is */
+
+/* A broadcast has no dtype and no reduction: in their place the set itself, or a digest of one that is larger. */
+static void
+print_takers(const struct ist_coll_args *args, uint32_t size, uint8_t out[IST__PRINT_BYTES])
+{
+	uint64_t word = size > 64 || args->peer > 63 ? args->takers[0] : args->takers[0] & ~(UINT64_C(1) << args->peer);
+	uint64_t flags = ist__load_u64(out + 24);
+	struct ist__digest digest;
+
+	if (size > 64) {
+		ist__digest_flat(args->takers, ist__takers_words(size) * sizeof(word), &digest);
+		memcpy(&word, digest.b, sizeof(word));
+	}
+	flags |= (size > 64 ? TAKERS_DIGEST : TAKERS_LISTED) | (uint64_t)ist__takers_count(args->takers, args->peer, size) << TAKERS_COUNT_AT;
+	ist__store_u64(out + 16, word);
+	ist__store_u64(out + 24, flags);
+}
+
+/* " to ranks 1, 4" */
+static void
+text_takers(const uint8_t print[IST__PRINT_BYTES], char *room, size_t room_bytes)
+{
+	uint64_t word = ist__load_u64(print + 16), flags = ist__load_u64(print + 24);
+	size_t at;
+
+	if (flags & TAKERS_DIGEST)
+		snprintf(room, room_bytes, " to %u ranks (set %016llx)", (uint32_t)(flags >> TAKERS_COUNT_AT), (unsigned long long)word);
+	if (!(flags & TAKERS_LISTED))
+		return;
+	at = (size_t)snprintf(room, room_bytes, word ? " to ranks" : " to nobody");
+	for (uint32_t r = 0; r < 64 && at + 8 < room_bytes; r++)
+		if (word >> r & 1)
+			at += (size_t)snprintf(room + at, room_bytes - at, "%s %u", at > sizeof(" to ranks") - 1 ? "," : "", r);
+}
+
 void
-ist__print_make(uint32_t kind, const struct ist_coll_args *args, uint64_t n, uint8_t out[IST__PRINT_BYTES])
+ist__print_make(uint32_t kind, const struct ist_coll_args *args, uint32_t size, uint64_t n, uint8_t out[IST__PRINT_BYTES])
 {
 	ist__store_u32(out, kind);
 	ist__store_u32(out + 4, has_root(kind) ? args->peer : 0);
@@ -231,19 +307,23 @@ ist__print_make(uint32_t kind, const struct ist_coll_args *args, uint64_t n, uin
 	ist__store_u32(out + 16, is_reduction(kind) ? args->dtype : 0);
 	ist__store_u32(out + 20, is_reduction(kind) ? args->reduce : 0);
 	ist__store_u64(out + 24, args->flags & IST_OP_VIEW);
+	if (kind == IST_OP_BROADCAST && args->takers)
+		print_takers(args, size, out);
 }
 
 void
 ist__print_text(const uint8_t print[IST__PRINT_BYTES], char *room, uint64_t room_bytes)
 {
 	uint32_t kind = ist__load_u32(print);
-	char more[64] = "";
+	char more[64] = "", takers[96] = "";
 
 	if (has_root(kind))
 		snprintf(more, sizeof(more), " %s %u", kind == IST_OP_GATHER ? "to" : "from", ist__load_u32(print + 4));
 	else if (is_reduction(kind))
 		snprintf(more, sizeof(more), " %s %s", ist__elem_name(ist__load_u32(print + 16)), ist__reduce_name(ist__load_u32(print + 20)));
-	snprintf(room, room_bytes, "%s of %llu bytes%s%s", ist__kind_name(kind), (unsigned long long)ist__load_u64(print + 8), more,
+	if (kind == IST_OP_BROADCAST)
+		text_takers(print, takers, sizeof(takers));
+	snprintf(room, room_bytes, "%s of %llu bytes%s%s%s", ist__kind_name(kind), (unsigned long long)ist__load_u64(print + 8), more, takers,
 		ist__load_u64(print + 24) & IST_OP_VIEW ? " by views" : "");
 }
 

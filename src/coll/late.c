@@ -18,7 +18,7 @@ ist__op_text(const struct ist__op *op, char *room, uint64_t room_bytes)
 	uint8_t print[IST__PRINT_BYTES];
 	size_t n;
 
-	ist__print_make(op->kind, &op->args, op->n, print);
+	ist__print_make(op->kind, &op->args, op->line->args.size, op->n, print);
 	ist__print_text(print, room, room_bytes);
 	n = strlen(room);
 	if (op->kind == IST_OP_SEND || op->kind == IST_OP_RECV)

@@ -151,7 +151,9 @@ set_limits(struct ist__line *line)
 		a->traits = probe->traits;
 	if (a->no_progress_ns == 0)
 		a->no_progress_ns = IST__NO_PROGRESS_NS;
-	line->limits = (struct ist__limits){ .rank = a->rank, .size = a->size, .mem = a->mem, .native = a->backend->native & all };
+	line->limits = (struct ist__limits){ .rank = a->rank, .size = a->size, .mem = a->mem, .native = a->backend->native & all,
+		.takers = !a->all_take };
+	line->limits.leaves_out = line->limits.takers && (!(line->limits.native >> IST_OP_BROADCAST & 1) || (a->traits & IST_TRAIT_TAKERS));
 	line->choice = (struct ist__choice){ .native = line->limits.native, .size = a->size };
 }
 
@@ -306,14 +308,18 @@ ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist_coll_ar
 	if (line->args.timeout_ns)
 		op->req.default_ns = line->args.timeout_ns;
 	op->compared = !pair && line->args.size > 1 && line->args.entered && !(a.flags & IST_COLL_AGREED);
+	if (!ist__op_set_takers(line, op))
+		e = ist__fail_memory(err, ist__kind_name(kind));
 	pthread_mutex_lock(&line->lock);
-	e = refusal(line, ist__kind_name(kind), err);
+	if (!e)
+		e = refusal(line, ist__kind_name(kind), err);
 	if (!e)
 		e = start_locked(line, err);
 	if (!e)
 		ist__list_add(&line->queue, op);
 	pthread_mutex_unlock(&line->lock);
 	if (e) {
+		ist__op_clear(line, op, false);
 		ist__handle_kill(op, IST__REQ);
 		ist__req_drop(&op->req);
 		ist__req_drop(&op->req);
@@ -514,13 +520,23 @@ ist__line_is_busy(struct ist__line *line, uint64_t *moved)
 	return busy;
 }
 
-/* The first of those who are gone that an operation of the list needs: a pair its peer, a collective everybody. */
+/* A pair needs its peer, a collective everybody; but a broadcast not those who do not take, once they are known to be in it. */
+static bool
+needs(const struct ist__op *op, uint32_t rank)
+{
+	if (op->kind == IST_OP_SEND || op->kind == IST_OP_RECV)
+		return op->args.peer == rank;
+	return op->kind != IST_OP_BROADCAST || rank == op->args.peer || ist__takes(op->args.takers, op->args.peer, rank) ||
+		(op->compared && !atomic_load(&op->checked));
+}
+
+/* The first of those who are gone that an operation of the list needs. */
 static uint32_t
 list_needs(const struct ist__list *list, const uint8_t *gone, uint32_t size)
 {
 	for (const struct ist__op *op = list->first; op; op = op->next)
 		for (uint32_t r = 0; r < size; r++)
-			if (gone[r] && ((op->kind != IST_OP_SEND && op->kind != IST_OP_RECV) || op->args.peer == r))
+			if (gone[r] && needs(op, r))
 				return r;
 	return IST_NO_RANK;
 }

@@ -25,6 +25,7 @@ struct ist__line_args {
 	uint64_t mem, max_ops, traits;       /* 0: as backend->probe says */
 	int64_t no_progress_ns;              /* 0: 30 s; negative: never */
 	int64_t timeout_ns;                  /* default of ist_req_wait; 0: 300 s */
+	bool all_take;                       /* a member knows of no sets of takers: every broadcast goes to all */
 	bool drive;                          /* the backend never blocks: who waits for a request may turn the line himself */
 	void *owner;
 	/* The first failure seen here, once. On the thread that turns the line; on another one only where that thread is stuck inside

@@ -15,9 +15,11 @@
 
 #include "coll/choose.h"
 #include "coll/line.h"
+#include "coll/takers.h"
 
 enum {
 	IST__IN_FLIGHT = 256,                       /* operations begun and not ended */
+	IST__SET_WORDS = 2,                         /* of takers that lie in the operation itself */
 	IST__LOOK_MS = 50,                          /* longest sleep while members are being compared: a bell may be lost */
 	IST__SLICE = 256 * 1024                     /* bytes of local work between two looks at the channel */
 };
@@ -51,6 +53,10 @@ struct ist__op {
 	struct ist__line *line;
 	struct ist__op *next, *prev;
 	struct ist_coll_args args;
+	uint64_t set[IST__SET_WORDS]; /* args.takers lies here, or where more says */
+	uint64_t *more;
+	void *room;            /* for bytes that come although this member does not take them */
+	bool room_of_chan;     /* it is the channel's own */
 	uint32_t kind;
 	enum ist__how how;
 	uint64_t n;
@@ -185,6 +191,19 @@ void ist__op_look(struct ist__line *line, struct ist__op *op); /* tests its task
 bool ist__op_complete(const struct ist__op *op);               /* well, and agreed */
 bool ist__op_quiet(const struct ist__op *op);                  /* no task of it left */
 bool ist__op_issued(const struct ist__op *op);                 /* the next one may begin */
+
+/* takers.c */
+/* The operation's own copy of the set in args, without the root's bit. False: no memory. */
+bool ist__op_set_takers(const struct ist__line *line, struct ist__op *op);
+/* The set as the backend is told; NULL: it can't leave anybody out, all get the bytes. */
+const uint64_t *ist__op_native_takers(const struct ist__line *line, const struct ist__op *op);
+/* On the thread: where bytes may go that come although this member gave no room for them. left_out: none come to those who
+ * do not take. False: no memory. */
+bool ist__op_make_room(struct ist__line *line, struct ist__op *op, bool left_out);
+/* On the thread, without locks: frees room of the channel's after a view of it was given back. */
+void ist__op_free_room(struct ist__line *line, struct ist__op *op);
+/* Before the request is handed back: frees what the operation keeps. keep_room: somebody may still write there. */
+void ist__op_clear(struct ist__line *line, struct ist__op *op, bool keep_room);
 
 /* late.c: on the thread. When an operation will be taken for frozen (IST__NEVER: never), and the errors. head: the
  * oldest that was begun, or NULL. err need not be set up. */

@@ -35,12 +35,15 @@ struct ist__run {
 	const char *src;
 	char *dst;
 	char *tmp;          /* tmp_bytes, given after setup */
+	const uint64_t *takers; /* broadcast: see takers.h; NULL: all */
 	/* by setup */
 	uint64_t steps;     /* may be 0: nothing to do */
 	uint64_t tmp_bytes;
 	uint64_t chunk;     /* bytes of a piece */
 	uint64_t chunks;    /* pieces of a block */
 	uint32_t window;    /* 1 to IST__WINDOW */
+	uint32_t place, places; /* broadcast: this rank's, counted from the root, among root and takers */
+	uint32_t before, after; /* broadcast: the ranks at the places beside it, where there are any */
 };
 
 /* SEND or RECV. Every buffer of a move lies in src, dst or tmp. */

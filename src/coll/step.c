@@ -46,9 +46,13 @@ compose(struct ist__line *line, struct ist__op *op, struct ist_error *err)
 		ist__fail(err, IST_UNSUPPORTED, name, "backend %s refuses it, and it can't be composed for this memory or dtype", line->args.name);
 		return false;
 	}
+	if (!ist__op_make_room(line, op, a->takers)) {
+		ist__fail_memory(err, name);
+		return false;
+	}
 	*run = (struct ist__run){ .kind = op->kind, .rank = line->args.rank, .size = line->args.size, .root = a->peer,
 		.dtype = a->dtype, .reduce = a->reduce, .elem = reduction ? ist__elem_bytes(a->dtype) : 1, .n = op->n,
-		.src = a->src.addr, .dst = a->dst.addr };
+		.src = a->src.addr, .dst = a->dst.addr, .takers = a->takers };
 	run->max_moves = line->args.max_ops > 0 && line->args.max_ops < IST__MOVES ? (uint32_t)line->args.max_ops : IST__MOVES;
 	algorithm->setup(run);
 	if (run->tmp_bytes > line->scratch_bytes) {
@@ -101,7 +105,7 @@ ist__op_begin(struct ist__line *line, struct ist__op *op)
 	if (op->compared) {
 		uint8_t print[IST__PRINT_BYTES];
 
-		ist__print_make(op->kind, &op->args, op->n, print);
+		ist__print_make(op->kind, &op->args, line->args.size, op->n, print);
 		line->unsure += line->args.compare != NULL;
 		line->args.entered(line->args.owner, op->seq, print);
 	}
@@ -199,12 +203,20 @@ pump_whole(struct ist__line *line, struct ist__op *op)
 {
 	const struct ist_coll_args *a = &op->args;
 	struct ist_op o = { .struct_size = sizeof(o), .kind = op->kind, .peer = a->peer, .dtype = a->dtype, .reduce = a->reduce,
-		.flags = op->view_native ? IST_OP_VIEW : 0, .seq = wire_seq(op, 0), .src = a->src, .dst = a->dst, .stream = a->stream };
+		.flags = op->view_native ? IST_OP_VIEW : 0, .seq = wire_seq(op, 0), .stream = a->stream };
 	const struct ist_op *list[] = { &o };
-	struct ist_error err;
+	struct ist_error err = { .struct_size = sizeof(err) };
 
 	if (op->slots[0].begun)
 		return;
+	if (!ist__op_make_room(line, op, ist__op_native_takers(line, op))) {
+		ist__fail_memory(&err, ist__kind_name(op->kind));
+		fail(line, op, &err);
+		return;
+	}
+	o.src = a->src;
+	o.dst = a->dst;
+	o.takers = ist__op_native_takers(line, op);
 	if (start(line, op, list, 1, &op->slots[0]) != REFUSED)
 		return;
 	line->busy = true; /* something else is tried in the next turn, the same on all members */

@@ -46,6 +46,8 @@ ist__op_end(struct ist__line *line, struct ist__op *op, const struct ist_error *
 	}
 	if (keep)
 		ist__list_add(&line->lent, op);
+	else
+		ist__op_clear(line, op, op->abandoned || !ist__op_quiet(op));
 	if (line->door == op)
 		line->door = NULL;
 	if (keep)
@@ -72,6 +74,7 @@ wind_down(struct ist__line *line)
 		struct ist__op *op = line->queue.first;
 
 		ist__list_remove(&line->queue, op);
+		ist__op_clear(line, op, false);
 		ist__req_end(&op->req, &why);
 	}
 	pthread_cond_broadcast(&line->changed);
@@ -103,6 +106,7 @@ read_cancels(struct ist__line *line)
 		if (!atomic_load(&op->cancelled))
 			continue;
 		ist__list_remove(&line->queue, op);
+		ist__op_clear(line, op, false);
 		ist__req_end(&op->req, &err);
 	}
 	for (const struct ist__op *op = line->active.first; op && !begun; op = op->next)
@@ -132,6 +136,8 @@ read_releases(struct ist__line *line, bool all)
 			return;
 		op->slots[0].task = NULL;
 		line->busy = true;
+		ist__op_free_room(line, op);
+		ist__op_clear(line, op, false);
 		ist__req_drop(&op->req);
 	}
 }

@@ -253,6 +253,7 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 		if (strcmp(version, f->admitted->probe.version) != 0)
 			ist__log(f->ctx, 1, "backend %s: rank %u has version %s, this one %s (%s)", plain, r, version, f->admitted->probe.version, f->admitted->probe.library);
 		look_at_version(&odd, r, version);
+		f->takers_differ = f->takers_differ || ((traits ^ f->admitted->probe.traits) & IST_TRAIT_TAKERS);
 		if (traits & IST_TRAIT_ONE_RANK && f->claims[r].mem != IST_MEM_HOST)
 			for (uint32_t q = 0; q < r; q++)
 				if (f->host[q] == f->host[r] && f->claims[q].mem == f->claims[r].mem && f->claims[q].device == f->claims[r].device) {

@@ -171,7 +171,8 @@ make_line(struct ist__form *f, struct ist_error *err)
 	struct ist__line_args args = { .env = f->env, .backend = f->admitted, .chan = f->chan, .rank = f->args.rank, .size = f->args.size,
 		.no_progress_ns = f->args.no_progress_ns, .timeout_ns = f->args.timeout_ns, .owner = f->group, .failed = line_failed,
 		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent,
-		.compare = f->group->board ? ist__check_compare : NULL, .drive = f->admitted->builtin };
+		.compare = f->group->board ? ist__check_compare : NULL, .drive = f->admitted->builtin,
+		.all_take = !(f->features & IST__FEATURE_TAKERS) || f->takers_differ };
 	ist_err e = ist__line_new(&args, &f->group->line, err);
 
 	if (e)

@@ -84,6 +84,7 @@ struct ist__form {
 
 	uint32_t proto;
 	uint64_t features, bucket_bytes;
+	bool takers_differ;            /* only some members' backends look at the takers of a broadcast */
 	struct ist_error stray;        /* UNKNOWN_GROUP */
 	pthread_mutex_t missing_lock;
 	struct ist_error refused;      /* a member of another version */
