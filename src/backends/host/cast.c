@@ -16,25 +16,6 @@ ist__host_is_near(const struct ist_chan *chan, uint32_t rank)
 	return rank == chan->rank || chan->peers[rank].near;
 }
 
-/* The first member of this host in the order of the chain, which goes up from the root. */
-static uint32_t
-relay_of(const struct ist_chan *chan, uint32_t root)
-{
-	uint32_t best = chan->rank, size = chan->size;
-
-	for (uint32_t i = 0; i < chan->n_near; i++)
-		if ((chan->near[i] + size - root) % size < (best + size - root) % size)
-			best = chan->near[i];
-	return best;
-}
-
-/* Who gives this host's members a root's bytes. */
-static uint32_t
-publisher_of(const struct ist_chan *chan, uint32_t root)
-{
-	return ist__host_is_near(chan, root) ? root : relay_of(chan, root);
-}
-
 static const struct ist_buf *
 buf_of(const struct ist_chan *chan, const struct ist_op *op)
 {
@@ -42,29 +23,41 @@ buf_of(const struct ist_chan *chan, const struct ist_op *op)
 }
 
 ist_err
-ist__host_cast_ready(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why)
+ist__host_cast_ready(struct ist_chan *chan, const struct part *part, struct ist_status *why)
 {
-	const struct ist_buf *buf = buf_of(chan, op);
+	const struct ist_buf *buf = buf_of(chan, &part->op);
 
-	if (chan->n_near == 0 || buf->bytes == 0 || publisher_of(chan, op->peer) != chan->rank ||
+	if (buf->bytes == 0 || ist__host_publisher(chan, part) != chan->rank || ist__host_readers(chan, part, chan->rank) == 0 ||
 	    ist__host_heap_find(chan, buf->addr, buf->bytes))
 		return IST_OK;
 	return ist__host_reserve_stage(chan, why);
 }
 
+/* What is counted of a broadcast is counted by all members of its host alike, whether they take it or not. */
 void
 ist__host_cast_start(struct ist_chan *chan, struct part *part)
 {
-	uint32_t publisher = publisher_of(chan, part->op.peer);
+	struct peer *root = &chan->peers[part->op.peer];
+	uint32_t publisher = ist__host_publisher(chan, part);
+	bool mine = publisher == chan->rank, takes = ist__host_has(part->set, chan->rank);
 
-	part->index = chan->peers[part->op.peer].index++;
-	part->publisher = publisher == chan->rank ? IST_NO_RANK : publisher;
-	if (part->publisher != IST_NO_RANK)
-		part->entry = chan->peers[publisher].entries++;
-	else if (chan->n_near)
-		part->entry = chan->entries++;
+	part->index = root->index++;
+	part->publisher = mine ? IST_NO_RANK : publisher;
+	part->readers = publisher == IST_NO_RANK ? 0 : ist__host_readers(chan, part, publisher);
+	if (part->readers > 0)
+		part->entry = mine ? chan->entries++ : chan->peers[publisher].entries++;
 	part->bytes = buf_of(chan, &part->op)->bytes;
-	if (publisher == part->op.peer && part->publisher != IST_NO_RANK && ist__host_coop_fits(chan, &part->op, part->bytes))
+	if (!mine && !takes) { /* nobody waits for us, and we for nobody */
+		ist__host_part_end(chan, part);
+		return;
+	}
+	if (!mine)
+		part->turn = chan->peers[publisher].turns++;
+	else if (root->rank != chan->rank)
+		part->turn = root->coming++;
+	else
+		ist__host_route(chan, part);
+	if (publisher == part->op.peer && !mine && ist__host_coop_fits(chan, &part->op, part->bytes))
 		ist__host_coop_enter(chan, part);
 	part->next = NULL;
 	*chan->casts_last = part;
@@ -73,16 +66,38 @@ ist__host_cast_start(struct ist_chan *chan, struct part *part)
 
 /* ---- the publisher's side ---- */
 
-/* Have all readers given back what was in that place of the board? value: what they say then, or more where they are ahead. */
+/* Has that reader given our posting back, or is it ahead? */
 static bool
-all_back(const struct ist_chan *chan, uint64_t slot, uint64_t value)
+is_back(const struct ist_chan *chan, uint32_t rank, uint64_t slot, uint64_t value)
 {
-	for (uint32_t i = 0; i < chan->n_near; i++) {
-		const struct lane *lane = &chan->peers[chan->near[i]].ctl->lanes[chan->rank];
-		if (atomic_load_explicit(&lane->back[slot], memory_order_acquire) < value)
+	return atomic_load_explicit(&chan->peers[rank].ctl->lanes[chan->rank].back[slot], memory_order_acquire) >= value;
+}
+
+/* Have all readers given this one back? */
+static bool
+all_back(const struct ist_chan *chan, const struct part *part)
+{
+	for (uint32_t i = 0; i < chan->n_near; i++)
+		if (ist__host_has(part->set, chan->near[i]) && !is_back(chan, chan->near[i], part->entry % BOARD, part->entry + 1))
 			return false;
-	}
 	return true;
+}
+
+/* Have all readers given back what was in that place of the board before? */
+static bool
+is_free(const struct ist_chan *chan, uint64_t slot)
+{
+	for (uint32_t i = 0; i < chan->n_near; i++)
+		if (!is_back(chan, chan->near[i], slot, chan->peers[chan->near[i]].given[slot]))
+			return false;
+	return true;
+}
+
+/* What publisher and readers must agree on, but for the mode. */
+static uint64_t
+what_of(const struct ist_chan *chan, const struct part *part)
+{
+	return (uint64_t)part->op.peer << 32 | (ist__host_set_print(chan, part) & 0xffff) << 16 | (uint64_t)(part->op.flags & IST_OP_VIEW) << 8;
 }
 
 static bool
@@ -93,12 +108,17 @@ post(struct ist_chan *chan, struct part *part)
 	uint64_t slot = part->entry % BOARD;
 	struct posting *to = &chan->ctl->board[slot];
 
-	if (part->entry != chan->posted || (part->entry >= BOARD && !all_back(chan, slot, part->entry - BOARD + 1)))
+	if (part->entry != chan->posted || !is_free(chan, slot))
 		return false;
 	part->mode = chunk ? MODE_DIRECT : MODE_STAGED;
 	if (chunk && part->op.peer == chan->rank && ist__host_coop_fits(chan, &part->op, part->bytes))
 		ist__host_coop_enter(chan, part);
+	for (uint32_t i = 0; i < chan->n_near; i++)
+		if (ist__host_has(part->set, chan->near[i]))
+			chan->peers[chan->near[i]].given[slot] = part->entry + 1;
 	part->at = chunk ? chunk->at + (uint64_t)((const uint8_t *)buf->addr - chunk->addr) : chan->stage_end;
+	chan->posts[slot].at = part->at;
+	chan->posts[slot].staged = !chunk;
 	if (!chunk)
 		chan->stage_end += round_line(buf->bytes);
 	atomic_store_explicit(&to->mark, 0, memory_order_relaxed);
@@ -108,8 +128,7 @@ post(struct ist_chan *chan, struct part *part)
 	atomic_store_explicit(&to->chunk_at, chunk ? chunk->at : 0, memory_order_relaxed);
 	atomic_store_explicit(&to->chunk_bytes, chunk ? chunk->bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&to->crew, 0, memory_order_relaxed);
-	atomic_store_explicit(&to->what, (uint64_t)part->op.peer << 32 | (uint64_t)(part->op.flags & IST_OP_VIEW) << 8 |
-		(uint64_t)(part->crew ? MODE_COOP : (enum mode)part->mode), memory_order_relaxed);
+	atomic_store_explicit(&to->what, what_of(chan, part) | (uint64_t)(part->crew ? MODE_COOP : (enum mode)part->mode), memory_order_relaxed);
 	atomic_store_explicit(&chan->ctl->posted, ++chan->posted, memory_order_release);
 	part->posted = true;
 	return true;
@@ -122,25 +141,33 @@ set_mark(struct ist_chan *chan, struct part *part, uint64_t mark)
 	atomic_store_explicit(&chan->ctl->board[part->entry % BOARD].mark, mark, memory_order_release);
 }
 
+/* Stream position from which on readers still need the stage; position, or less. A reader need not have read what lies
+ * between the postings that it takes. One that says more than it can know harms itself. */
 static uint64_t
-least_taken(const struct ist_chan *chan)
+needed_from(const struct ist_chan *chan, uint64_t position)
 {
-	uint64_t taken = UINT64_MAX;
+	uint64_t from = position;
 
-	for (uint32_t i = 0; i < chan->n_near; i++)
-		taken = least(taken, atomic_load_explicit(&chan->peers[chan->near[i]].ctl->lanes[chan->rank].taken, memory_order_acquire));
-	return taken;
+	for (uint32_t i = 0; i < chan->n_near; i++) {
+		const struct peer *peer = &chan->peers[chan->near[i]];
+		uint64_t taken = atomic_load_explicit(&peer->ctl->lanes[chan->rank].taken, memory_order_acquire);
+
+		for (uint64_t slot = 0; slot < BOARD && taken < from; slot++)
+			if (chan->posts[slot].staged && !is_back(chan, peer->rank, slot, peer->given[slot]))
+				from = least(from, chan->posts[slot].at > taken ? chan->posts[slot].at : taken);
+	}
+	return from;
 }
 
 static bool
 stage_piece(struct ist_chan *chan, struct part *part, uint64_t ready)
 {
 	const struct layout *lay = &chan->lay;
-	uint64_t position = part->at + part->mark, taken = least_taken(chan), at = position & (lay->stage_bytes - 1), n;
+	uint64_t position = part->at + part->mark, from = needed_from(chan, position), at = position & (lay->stage_bytes - 1), n;
 
-	if (taken > position || position - taken >= lay->stage_bytes)
-		return false; /* ahead of us can only be a liar, whom nothing here depends on */
-	n = least(least(ready - part->mark, lay->stage_bytes - (position - taken)), least(lay->stage_bytes / 8, lay->stage_bytes - at));
+	if (position - from >= lay->stage_bytes)
+		return false;
+	n = least(least(ready - part->mark, lay->stage_bytes - (position - from)), least(lay->stage_bytes / 8, lay->stage_bytes - at));
 	if (n == 0)
 		return false;
 	memcpy((uint8_t *)chan->ctl + lay->stage_at + at, (const uint8_t *)buf_of(chan, &part->op)->addr + part->mark, n);
@@ -156,7 +183,7 @@ publish(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over)
 	uint64_t bytes = buf_of(chan, &part->op)->bytes;
 	bool did = false;
 
-	if (chan->n_near == 0) {
+	if (part->readers == 0) {
 		*over = true;
 		return false;
 	}
@@ -172,10 +199,10 @@ publish(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over)
 		did = true;
 	}
 	if (did)
-		ist__host_bell_near(chan);
+		ist__host_bell_takers(chan, part);
 	if (part->crew && ist__host_coop_give(chan, part))
 		return true;
-	*over = part->mark == bytes && (part->mode == MODE_STAGED || all_back(chan, part->entry % BOARD, part->entry + 1));
+	*over = part->mark == bytes && (part->mode == MODE_STAGED || all_back(chan, part));
 	return did;
 }
 
@@ -213,8 +240,9 @@ follow_begin(struct ist_chan *chan, struct peer *peer, struct part *part)
 		return false;
 	part->mode = what & 0xff;
 	part->at = rec.at;
-	if (what >> 32 != part->op.peer || (what >> 8 & 0xffffff) != (part->op.flags & IST_OP_VIEW)) {
-		ist__host_part_fail(chan, part, IST_MISMATCH, peer->rank, 0, "broadcast %llu: rank %u has root %u, rank %u root %u, or only one wants a view",
+	if (what >> 8 != what_of(chan, part) >> 8) {
+		ist__host_part_fail(chan, part, IST_MISMATCH, peer->rank, 0,
+			"broadcast %llu: rank %u has root %u, rank %u root %u, or other takers, or only one wants a view",
 			(unsigned long long)rec.seq, peer->rank, (uint32_t)(what >> 32), chan->rank, part->op.peer);
 		return false;
 	}
@@ -227,7 +255,10 @@ follow_begin(struct ist_chan *chan, struct peer *peer, struct part *part)
 		part->from = ist__host_borrow(chan, peer, part, &rec, &part->map);
 		if (!part->from)
 			return false;
-	} else if (part->mode != MODE_STAGED) {
+	} else if (part->mode == MODE_STAGED) {
+		part->after = peer->staged;
+		peer->staged = part->at + round_line(part->op.dst.bytes);
+	} else {
 		ist__host_part_fail(chan, part, IST_MISMATCH, peer->rank, 0, "rank %u's board holds a posting of no known kind", peer->rank);
 		return false;
 	}
@@ -254,8 +285,12 @@ read_staged(struct ist_chan *chan, struct peer *peer, struct part *part, uint64_
 	uint64_t room = chan->lay.stage_bytes, at = (part->at + part->got) & (room - 1), n;
 	_Atomic uint64_t *taken = &chan->ctl->lanes[peer->rank].taken;
 
-	if (part->at + part->got != peer->taken)
-		return false; /* an earlier one comes first */
+	if (!part->placed) {
+		if (peer->taken != part->after)
+			return false; /* an earlier one comes first */
+		part->placed = true;
+		peer->taken = part->at; /* what lies between was for others */
+	}
 	n = mark > part->got ? least(least(mark - part->got, PIECE), room - at) : 0;
 	if (n > 0)
 		ist__host_copy(&chan->copy_out, (uint8_t *)part->op.dst.addr + part->got, peer->stage + at, n);
@@ -298,9 +333,10 @@ follow(struct ist_chan *chan, struct part *part, bool *over)
 		ist__host_part_end(chan, part);
 		return *over = true;
 	}
-	if (posted <= part->entry)
+	if (posted <= part->entry || (part->phase == PHASE_NEW && peer->begun != part->turn))
 		return false;
 	if (part->phase == PHASE_NEW) {
+		peer->begun++;
 		if (!follow_begin(chan, peer, part)) {
 			*over = part->ended;
 			return true;

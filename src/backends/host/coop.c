@@ -35,6 +35,7 @@ struct crew {
 	struct part *part; /* NULL: over; the seat may still be needed by others */
 	uint64_t key, entry;
 	uint32_t publisher, mine, n;
+	uint64_t takers;   /* by their place */
 	uint32_t first;    /* piece where this member begins to look */
 	bool joined, closed;
 	struct hand hands[BITS];
@@ -77,20 +78,30 @@ pieces_of(uint64_t bytes, uint64_t *piece)
 
 /* ---- coming and going ---- */
 
-/* Has everybody but the publisher left that broadcast? */
+/* Have all who take it left that broadcast? */
 static bool
-all_left(const struct ist_chan *chan, uint32_t publisher, uint64_t entry)
+all_left(const struct ist_chan *chan, const struct crew *crew)
 {
-	uint64_t slot = entry % BOARD;
+	uint64_t slot = crew->entry % BOARD;
 
-	if (publisher != chan->rank &&
-	    atomic_load_explicit(&chan->ctl->lanes[publisher].back[slot], memory_order_acquire) <= entry)
+	if (crew->takers >> place_of(chan, chan->rank) & 1 &&
+	    atomic_load_explicit(&chan->ctl->lanes[crew->publisher].back[slot], memory_order_acquire) <= crew->entry)
 		return false;
 	for (uint32_t i = 0; i < chan->n_near; i++)
-		if (chan->near[i] != publisher &&
-		    atomic_load_explicit(&chan->peers[chan->near[i]].ctl->lanes[publisher].back[slot], memory_order_acquire) <= entry)
+		if (crew->takers >> place_of(chan, chan->near[i]) & 1 &&
+		    atomic_load_explicit(&chan->peers[chan->near[i]].ctl->lanes[crew->publisher].back[slot], memory_order_acquire) <= crew->entry)
 			return false;
 	return true;
+}
+
+static uint64_t
+places_of_takers(const struct ist_chan *chan, const struct part *part)
+{
+	uint64_t places = (uint64_t)ist__host_has(part->set, chan->rank) << place_of(chan, chan->rank);
+
+	for (uint32_t i = 0; i < chan->n_near; i++)
+		places |= (uint64_t)ist__host_has(part->set, chan->near[i]) << place_of(chan, chan->near[i]);
+	return places;
 }
 
 static struct crew *
@@ -99,7 +110,7 @@ crew_take(struct ist_chan *chan)
 	for (uint32_t i = 0; i < SEATS; i++) {
 		struct crew *crew = chan->crews[i];
 
-		if (crew && (crew->part || (crew->key && !all_left(chan, crew->publisher, crew->entry))))
+		if (crew && (crew->part || (crew->key && !all_left(chan, crew))))
 			continue;
 		if (!crew)
 			crew = chan->crews[i] = ist__alloc(&chan->ctx, sizeof(*crew));
@@ -133,6 +144,7 @@ ist__host_coop_enter(struct ist_chan *chan, struct part *part)
 	crew->entry = part->entry;
 	crew->key = key_of(crew->publisher, part->entry);
 	crew->n = 0;
+	crew->takers = places_of_takers(chan, part);
 	crew->joined = crew->closed = false;
 	part->crew = crew;
 	part->since = ist__now();
@@ -212,6 +224,8 @@ ist__host_coop_decide(struct ist_chan *chan, struct part *part)
 	for (uint32_t i = 0; i < chan->n_near; i++) {
 		const struct seat *seat = seat_of(chan->peers[chan->near[i]].ctl, part->crew->key);
 
+		if (!ist__host_has(part->set, chan->near[i]))
+			continue;
 		if (!seat)
 			all = false;
 		else if (atomic_load_explicit(&seat->chunk_bytes, memory_order_relaxed) &&
@@ -223,7 +237,7 @@ ist__host_coop_decide(struct ist_chan *chan, struct part *part)
 		return false;
 	}
 	atomic_store_explicit(&to->crew, crew, memory_order_release);
-	ist__host_bell_near(chan);
+	ist__host_bell_takers(chan, part);
 	return true;
 }
 
@@ -368,7 +382,7 @@ work(struct ist_chan *chan, struct part *part, const uint8_t *from)
 		chan->moved += least(piece, part->bytes - at);
 	}
 	if (all_done(crew, pieces))
-		ist__host_bell_near(chan); /* others wait for that, and for our claims */
+		ist__host_bell_takers(chan, part); /* others wait for that, and for our claims */
 	return true;
 }
 

@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <sys/socket.h>
 
-#define HOST_VERSION 2u
+#define HOST_VERSION 3u
 #define HOST_MAGIC UINT64_C(0x31676573686d7469)
 #define BOARD 16u                       /* broadcasts of one publisher under way at a time */
 #define GATES 16u                       /* barriers under way at a time */
@@ -54,7 +54,7 @@ struct posting {
 	_Atomic uint64_t seq, bytes;
 	_Atomic uint64_t at;          /* STAGED: position in the stage's stream; DIRECT: offset in the owner's heap */
 	_Atomic uint64_t chunk_at, chunk_bytes; /* DIRECT: the piece of heap to map */
-	_Atomic uint64_t what;        /* root << 32 | flags << 8 | enum mode */
+	_Atomic uint64_t what;        /* root << 32 | some bits of the takers' print << 16 | flags << 8 | enum mode */
 	_Atomic uint64_t crew;        /* by all hands: bit 63 once it is known who is in, and a bit for each */
 };
 
@@ -117,6 +117,10 @@ struct part {
 	uint64_t mark;     /* broadcast: bytes made readable to this host; message: ring position after its record */
 	uint64_t entry;    /* broadcast: which posting of the publisher; barrier: which */
 	uint64_t index;    /* broadcast: which of this root */
+	uint64_t *set;     /* broadcast: who takes; behind it who is served by those before us. Here, or of its own */
+	uint64_t set_here[2];
+	uint64_t turn;     /* broadcast: among those that we read from this publisher; between hosts, that come from this root */
+	uint64_t after;    /* broadcast: staged: stream position up to which we read before it */
 	uint64_t at;       /* where the bytes lie in stream or heap */
 	struct map *map;   /* piece of a peer's heap in use */
 	const uint8_t *from;
@@ -124,8 +128,13 @@ struct part {
 	uint64_t bytes;    /* of it */
 	int64_t since;
 	uint32_t publisher; /* broadcast: who gives it to us on this host, IST_NO_RANK: TCP or ourselves */
+	uint32_t readers;  /* broadcast: of this host, when we publish it */
+	uint32_t first;    /* broadcast: where its chain begins */
+	uint32_t hop;      /* broadcast: who comes after us, IST_NO_RANK: nobody; once routed */
+	uint64_t pass;     /* broadcast: among those of this root that we pass on */
+	struct conn *in, *out;
 	uint8_t phase, mode;
-	bool posted, viewed, ended;
+	bool posted, viewed, ended, placed, routed, passed;
 };
 
 struct queue {
@@ -167,6 +176,8 @@ enum conn_state { CONN_DIALING, CONN_WAIT_REPLY, CONN_WAIT_HELLO, CONN_READY, CO
 /* A TCP connection: bytes go one way, from who dialled. */
 struct conn {
 	struct conn *next;
+	struct conn *mate; /* CHAIN: the next one of that root in this direction */
+	bool taken;        /* CHAIN, in: a part of ours has its frame */
 	int fd;
 	uint32_t peer, root, class, state; /* root: CHAIN */
 	bool in, readable, writable, hung;
@@ -193,16 +204,17 @@ struct peer {
 	struct map *maps;
 	uint64_t n_maps;
 	uint64_t entries;          /* its postings matched to operations */
+	uint64_t turns, begun;     /* of those, read by us: matched, begun */
+	uint64_t staged;           /* stream position after the last staged one that we have begun */
+	uint64_t given[BOARD];     /* our postings: given[i % BOARD] is i + 1 for the last one there that it takes */
 	struct queue send, recv;
 	/* TCP */
 	uint8_t cookie[COOKIE];
 	struct sockaddr_storage addr;
 	struct conn *out, *in;
-	/* as a root */
-	struct conn *chain_out, *chain_in;
-	uint64_t index, index_in, index_out;
-	uint64_t *served;          /* ranks that have it or get it from somebody before our next hop; NULL: not known yet */
-	uint32_t hop;              /* who comes after us; IST_NO_RANK: nobody */
+	/* as a root: its broadcasts; those that come to us from another host, of which begun; those we pass on, of which passed */
+	struct conn *chains_out, *chains_in;
+	uint64_t index, coming, come, passing, passed;
 };
 
 struct ist_chan {
@@ -236,6 +248,7 @@ struct ist_chan {
 	struct queue gates;
 	uint64_t entries, posted;  /* broadcasts to publish: started, posted */
 	uint64_t stage_end;        /* stream position where the next one begins */
+	struct { uint64_t at; bool staged; } posts[BOARD]; /* where those on the board lie in it */
 	uint64_t gates_started, gates_entered, gates_done;
 	struct ist_task *tasks, *spare;
 	uint64_t n_spare;
@@ -254,6 +267,7 @@ ist_err ist__host_say(struct ist_status *why, ist_err err, uint32_t rank, int32_
 	__attribute__((format(printf, 5, 6)));
 struct ist_task *ist__host_task_new(struct ist_chan *chan, uint64_t n);
 void ist__host_tasks_warm(struct ist_chan *chan);
+void ist__host_sets_free(const struct ist_chan *chan, struct ist_task *task); /* of its parts; task_free does that too */
 void ist__host_task_free(struct ist_chan *chan, struct ist_task *task);
 void ist__host_task_end(struct ist_chan *chan, struct ist_task *task, ist_err result);
 /* The part is over, well or not; it must be out of its queue. */
@@ -325,15 +339,33 @@ bool ist__host_self_step(struct ist_chan *chan);
 bool ist__host_stream_send(struct ist_chan *chan, struct peer *peer);
 bool ist__host_stream_recv(struct ist_chan *chan, struct peer *peer);
 
+/* ---- takers.c ---- */
+/* Notes who takes; op.takers is not looked at any more. False: no memory. */
+bool ist__host_set_takers(const struct ist_chan *chan, struct part *part);
+void ist__host_set_free(const struct ist_chan *chan, struct part *part);
+/* Is there a bit for rank in a set of ranks? */
+static inline bool
+ist__host_has(const uint64_t *set, uint32_t rank)
+{
+	return set[rank / 64] >> (rank % 64) & 1;
+}
+/* Who gives this host's members the bytes: the root, or the first of the chain that takes. IST_NO_RANK: nobody takes here. */
+uint32_t ist__host_publisher(const struct ist_chan *chan, const struct part *part);
+/* How many members of this host read from that publisher. */
+uint32_t ist__host_readers(const struct ist_chan *chan, const struct part *part, uint32_t publisher);
+/* Adds this host to those who are served and finds who comes next. */
+void ist__host_route(const struct ist_chan *chan, struct part *part);
+uint64_t ist__host_set_print(const struct ist_chan *chan, const struct part *part);
+void ist__host_bell_takers(struct ist_chan *chan, const struct part *part); /* of this host; the root too */
+
 /* ---- cast.c, chain.c ---- */
-ist_err ist__host_cast_ready(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why);
+ist_err ist__host_cast_ready(struct ist_chan *chan, const struct part *part, struct ist_status *why);
 void ist__host_cast_start(struct ist_chan *chan, struct part *part);
 bool ist__host_cast_step(struct ist_chan *chan);
 void ist__host_cast_back(struct ist_chan *chan, struct part *part);
 bool ist__host_is_near(const struct ist_chan *chan, uint32_t rank);
 bool ist__host_chain_receive(struct ist_chan *chan, struct part *part);
 bool ist__host_chain_forward(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over);
-ist_err ist__host_chain_root(struct ist_chan *chan); /* what this member serves itself, as a root */
 
 /* ---- coop.c ---- */
 bool ist__host_coop_fits(const struct ist_chan *chan, const struct ist_op *op, uint64_t bytes);

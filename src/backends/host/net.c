@@ -233,7 +233,7 @@ static struct conn **
 hello_place(struct ist_chan *chan, const uint8_t *hello)
 {
 	uint32_t class = ist__load_u32(hello + 12), from = ist__load_u32(hello + 16), root = ist__load_u32(hello + 24);
-	struct conn **place;
+	struct conn **place, *old;
 	uint8_t mac[MAC];
 
 	if (ist__load_u64(hello) != HOST_MAGIC || ist__load_u32(hello + 8) != HOST_VERSION || from >= chan->size || from == chan->rank ||
@@ -246,10 +246,12 @@ hello_place(struct ist_chan *chan, const uint8_t *hello)
 	if (class == CLASS_P2P)
 		place = &chan->peers[from].in;
 	else if (class == CLASS_CHAIN && root < chan->size && root != chan->rank)
-		place = &chan->peers[root].chain_in;
+		place = &chan->peers[root].chains_in;
 	else
 		return NULL;
-	return *place ? NULL : place;
+	for (old = *place; old && old->peer != from; old = old->mate)
+		;
+	return old ? NULL : place;
 }
 
 static void
@@ -277,6 +279,7 @@ greet_in(struct ist_chan *chan, struct conn *conn)
 	else
 		conn->state = CONN_READY;
 	chan->n_pending--;
+	conn->mate = *place;
 	*place = conn;
 }
 

@@ -40,7 +40,7 @@ host_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_p
 	if (IST_HAS(out, mem))
 		out->mem = MEMORY;
 	if (IST_HAS(out, traits))
-		out->traits = IST_TRAIT_TELLS_LOSS | IST_TRAIT_CAN_VIEW | IST_TRAIT_WANTS_FDS;
+		out->traits = IST_TRAIT_TELLS_LOSS | IST_TRAIT_CAN_VIEW | IST_TRAIT_WANTS_FDS | IST_TRAIT_TAKERS;
 }
 
 static struct ist_task *
@@ -62,14 +62,13 @@ chan_free(struct ist_chan *chan)
 
 	ist__host_net_fini(chan);
 	ist__host_coop_fini(chan);
-	for (uint32_t r = 0; chan->peers && r < chan->size; r++) {
+	for (uint32_t r = 0; chan->peers && r < chan->size; r++)
 		ist__host_detach(chan, &chan->peers[r]);
-		ist__free(&ctx, chan->peers[r].served);
-	}
 	ist__host_heap_fini(chan);
 	ist__host_segment_free(chan);
 	for (struct ist_task *task = chan->tasks, *next; task; task = next) {
 		next = task->next;
+		ist__host_sets_free(chan, task);
 		ist__free(&ctx, task);
 	}
 	for (struct ist_task *task = chan->spare, *next; task; task = next) {
@@ -113,7 +112,7 @@ chan_fill(struct ist_chan *chan, const struct ist_open *args)
 	chan->casts_last = &chan->casts;
 	ist__host_layout(chan->size, &chan->lay);
 	for (uint32_t r = 0; r < chan->size; r++)
-		chan->peers[r] = (struct peer){ .rank = r, .heap_fd = -1, .wake_fd = -1, .hop = IST_NO_RANK };
+		chan->peers[r] = (struct peer){ .rank = r, .heap_fd = -1, .wake_fd = -1 };
 	ist__host_copier_init(&chan->copy_out, chan->opt.calibrate);
 	ist__host_copier_init(&chan->copy_direct, chan->opt.calibrate);
 	ist__host_copier_init(&chan->copy_coop, chan->opt.calibrate);
@@ -245,6 +244,7 @@ static ist_err
 op_check(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why)
 {
 	bool sends = op->kind == IST_OP_SEND || (op->kind == IST_OP_BROADCAST && op->peer == chan->rank);
+	bool takes = sends || op->kind != IST_OP_BROADCAST || !op->takers || ist__host_has(op->takers, chan->rank);
 
 	if (op->kind > IST_OP_RESUME || !(NATIVE >> op->kind & 1) || op->flags & IST_MUST || op->stream)
 		return ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "operation %u, flags 0x%x%s", op->kind, op->flags,
@@ -252,20 +252,22 @@ op_check(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why)
 	if (op->kind == IST_OP_BARRIER)
 		return chan->n_near + 1 == chan->size ? IST_OK :
 			ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "a barrier of members that do not all share memory");
-	if (op->peer >= chan->size || !buf_right(sends ? &op->src : &op->dst))
+	if (op->peer >= chan->size || (takes && !buf_right(sends ? &op->src : &op->dst)))
 		return ist__host_say(why, IST_INVALID_ARGUMENT, IST_NO_RANK, 0, "peer %u of %u, or a buffer of no host memory", op->peer, chan->size);
 	return IST_OK;
 }
 
 /* Space in shared memory, so that nothing can fail for want of it once begun. */
 static ist_err
-op_ready(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why)
+part_ready(struct ist_chan *chan, struct part *part, struct ist_status *why)
 {
+	const struct ist_op *op = &part->op;
+
 	if (op->kind == IST_OP_SEND && chan->peers[op->peer].near)
 		return ist__host_reserve_ring(chan, &chan->peers[op->peer], why);
-	if (op->kind == IST_OP_BROADCAST)
-		return ist__host_cast_ready(chan, op, why);
-	return IST_OK;
+	if (op->kind != IST_OP_BROADCAST)
+		return IST_OK;
+	return ist__host_set_takers(chan, part) ? ist__host_cast_ready(chan, part, why) : IST_NO_MEMORY;
 }
 
 static void
@@ -304,7 +306,7 @@ host_start(struct ist_chan *chan, const struct ist_op *const *ops, uint64_t n, s
 		err = op_check(chan, &task->parts[i].op, why);
 	}
 	for (uint64_t i = 0; i < n && !err; i++)
-		err = op_ready(chan, &task->parts[i].op, why);
+		err = part_ready(chan, &task->parts[i], why);
 	if (err) {
 		ist__host_task_free(chan, task);
 		return err;

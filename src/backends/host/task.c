@@ -73,6 +73,13 @@ ist__host_tasks_warm(struct ist_chan *chan)
 }
 
 void
+ist__host_sets_free(const struct ist_chan *chan, struct ist_task *task)
+{
+	for (uint64_t i = 0; i < task->n; i++)
+		ist__host_set_free(chan, &task->parts[i]);
+}
+
+void
 ist__host_task_free(struct ist_chan *chan, struct ist_task *task)
 {
 	if (!task)
@@ -83,6 +90,7 @@ ist__host_task_free(struct ist_chan *chan, struct ist_task *task)
 		chan->tasks = task->next;
 	if (task->next)
 		task->next->prev = task->prev;
+	ist__host_sets_free(chan, task);
 	if (task->room == SPARE_PARTS && chan->n_spare < SPARE_TASKS) {
 		task->next = chan->spare;
 		chan->spare = task;

@@ -301,10 +301,6 @@ ist__host_link(struct ist_chan *chan)
 		}
 	if (chan->n_near + 1 == chan->size)
 		ist__host_unlisten(chan); /* nobody will dial */
-	if (ist__host_chain_root(chan)) {
-		link_fail(chan, IST_NO_MEMORY, IST_NO_RANK, "out of memory");
-		return false;
-	}
 	ist__log(&chan->ctx, 2, "rank %u of %u: %u members share memory, %u over tcp", chan->rank, chan->size, chan->n_near,
 		chan->size - 1 - chan->n_near);
 	chan->connected = true;
