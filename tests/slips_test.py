@@ -4,6 +4,7 @@
 
     tests/slips_test.py PATH/TO/isthmus
 """
+import errno
 import os
 import socket
 import sys
@@ -125,12 +126,42 @@ class Waiting(Case):
         self.assertFalse([n for n in os.listdir(self.path("meet")) if f"-{left.pid}" in n])
 
     def test_no_such_folder(self):
-        for at, code, word in ((self.path("none"), "IO", "No such file"), (self.path("file"), "BAD_CONFIG", "no folder")):
-            with open(self.path("file"), "wb"):
-                pass
+        with open(self.path("file"), "wb"):
+            pass
+        for at, status, code, word in ((self.path("none"), 1, "IO", "No such file"), (self.path("file"), 2, "BAD_CONFIG", "no folder")):
             done = Done(self.start("pull", "null:", "--at", "dir:" + at, "--world", "2", "--rank", "1", "--json"))
-            self.assertEqual((done.status, done.error["code"]), (1, code), done.stderr)
+            self.assertEqual((done.status, done.error["code"]), (status, code), done.stderr)
             self.assertIn(word, done.error["detail"])
+
+
+class Folders(Case):
+    """Folders that lead to the destination are made, like mkdir -p does, and go again where nothing came of it."""
+
+    def test_made_on_the_way(self):
+        model, to = self.path("a/b/m"), self.path("c/d//e/to")
+        made = Done(self.start("make-checkpoint", model, "--tensors", "3", "--bytes", "4000", "-q"))
+        self.assertEqual(made.status, 0, made.stderr)
+        self.good(self.move([("push", model), ("pull", to)]))
+        self.same(model, to)
+        self.good(self.move([("push", model), ("pull", self.path("c/d/e/to"))])) # and again over it
+        self.same(model, to)
+        self.assertEqual(os.listdir(self.path("c/d/e")), ["to"])
+
+    def test_gone_when_nothing_came(self):
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+        before = sorted(os.listdir(self.folder.name))
+        for to in ("x/y/z/to", "m/model.safetensors/y/to"):
+            done = Done(self.start("pull", self.path(to), "--at", self.store(), "--world", "2", "--rank", "1", "--timeout", "1", "-q"))
+            self.assertNotEqual(done.status, 0, done.stderr)
+            made = Done(self.start("make-checkpoint", self.path(to), "--tensors", "3", "--bytes", str(1 << 50), "-q"))
+            self.assertEqual(made.status, 1, made.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), before)
+        self.assertEqual(os.listdir(self.path("m")), ["model.safetensors"])
+
+    def test_a_path_without_end(self):
+        done = Done(self.start("pull", self.path("d/" * 3000), "--at", self.store(), "--world", "2", "--rank", "1", "--timeout", "1", "--json"))
+        self.assertEqual((done.status, done.error["code"], done.error["errno"]), (1, "IO", errno.ENAMETOOLONG))
+        self.assertEqual(os.listdir(self.folder.name), [])
 
 
 if __name__ == "__main__":

@@ -30,12 +30,55 @@ fail_sys(int sys, const struct ist__place *p, const char *what, struct ist_error
 
 /* ---- where ---- */
 
+/* The folders that lead to a file of that folder, as far as they are missing; *made counts them. */
+static int
+make_folders(char *path, uint32_t *made)
+{
+	if (strlen(path) >= PATH_MAX)
+		return ENAMETOOLONG;
+	for (char *at = path; *at; at++) {
+		char *end = strchr(at + 1, '/'), *cut = end ? end : at + strlen(at);
+		char was = *cut;
+		int rc;
+
+		*cut = 0;
+		rc = mkdir(path, 0777) ? errno : 0;
+		*cut = was;
+		if (!rc)
+			++*made;
+		else if (rc != EEXIST && !(was && (rc == EROFS || rc == EACCES || rc == EPERM))) /* it may be there and not ours to write in */
+			return rc;
+		at = cut - 1;
+	}
+	return 0;
+}
+
+/* Whom nothing was put into, from the end. Others may have come to use them: those stay. */
+static void
+remove_made(struct ist__place *p)
+{
+	char *slash;
+
+	while (p->made) {
+		if (!rmdir(p->parent_path))
+			p->made--;
+		else if (errno != ENOENT) /* where the making stopped half way, the last ones are not there */
+			break;
+		slash = strrchr(p->parent_path, '/');
+		if (!slash || slash == p->parent_path)
+			break;
+		*slash = 0;
+	}
+	p->made = 0;
+}
+
 /* The folder and the name of a path that does not exist yet, without closing slashes. */
 static ist_err
-split(struct ist__place *p, const char *path, struct ist_error *err)
+split(struct ist__place *p, const char *path, bool parents, struct ist_error *err)
 {
 	char *copy = ist__strdup(p->ctx, path), *slash, *name, *real;
 	size_t n = strlen(path);
+	int sys;
 	ist_err e = IST_OK;
 
 	if (!copy)
@@ -51,10 +94,15 @@ split(struct ist__place *p, const char *path, struct ist_error *err)
 	} else {
 		snprintf(p->name, sizeof(p->name), "%s", name);
 		real = realpath(!slash ? "." : slash == copy ? "/" : copy, NULL);
-		if (real)
-			p->parent_path = ist__strdup(p->ctx, real);
+		if (!real && errno == ENOENT && parents && slash && slash != copy) {
+			errno = make_folders(copy, &p->made);
+			real = errno ? NULL : realpath(copy, NULL);
+		}
+		sys = errno;
+		if (real || p->made)
+			p->parent_path = ist__strdup(p->ctx, real ? real : copy);
 		if (!real)
-			e = fail_sys(errno, p, "the folder around it", err);
+			e = fail_sys(sys, p, "the folder around it", err);
 		else if (!p->parent_path)
 			e = ist__fail_memory(err, OP);
 		free(real);
@@ -65,7 +113,7 @@ split(struct ist__place *p, const char *path, struct ist_error *err)
 
 /* path with links followed, as far as it exists. */
 static ist_err
-resolve(struct ist__place *p, const char *path, struct ist_error *err)
+resolve(struct ist__place *p, const char *path, bool parents, struct ist_error *err)
 {
 	struct stat st;
 	char *real;
@@ -76,18 +124,18 @@ resolve(struct ist__place *p, const char *path, struct ist_error *err)
 			return fail_sys(errno, p, "can't be looked at", err);
 		if (!lstat(path, &st))
 			return ist__fail(err, IST_CONFLICT, OP, "%s is a link that leads nowhere", path);
-		return split(p, path, err);
+		return split(p, path, parents, err);
 	}
 	real = realpath(path, NULL);
 	if (!real)
 		return fail_sys(errno, p, "can't be looked at", err);
-	e = split(p, real, err);
+	e = split(p, real, false, err);
 	free(real);
 	return e;
 }
 
 ist_err
-ist__place_open(const struct ist__ctx *ctx, const char *path, struct ist__place *out, struct ist_error *err)
+ist__place_open(const struct ist__ctx *ctx, const char *path, bool parents, struct ist__place *out, struct ist_error *err)
 {
 	struct ist__place p = { .ctx = ctx, .parent = -1, .temp_fd = -1 };
 	ist_err e;
@@ -95,7 +143,7 @@ ist__place_open(const struct ist__ctx *ctx, const char *path, struct ist__place 
 	p.path = ist__strdup(ctx, path);
 	if (!p.path)
 		return ist__fail_memory(err, OP);
-	e = resolve(&p, path, err);
+	e = resolve(&p, path, parents, err);
 	if (!e) {
 		p.parent = open(p.parent_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (p.parent < 0)
@@ -116,6 +164,8 @@ ist__place_fini(struct ist__place *p)
 	ist__place_drop(p);
 	if (p->parent >= 0)
 		close(p->parent);
+	if (p->parent_path)
+		remove_made(p);
 	ist__free(p->ctx, p->path);
 	ist__free(p->ctx, p->parent_path);
 	memset(p, 0, sizeof(*p));
@@ -314,6 +364,7 @@ ist__place_swap(struct ist__place *p, bool no_replace, struct ist_error *err)
 		if (rc)
 			return fail_sys(errno, p, "can't be put in place", err);
 	}
+	p->made = 0;
 	if (fsync(p->parent))
 		ist__log(p->ctx, 1, "%s is in place, but its folder could not be synced", p->path);
 	ist__place_drop(p); /* what was there before */

@@ -20,11 +20,13 @@ struct ist__place {
 	char temp[NAME_MAX + 1]; /* "" while there is none */
 	int parent;              /* folder, -1: none */
 	int temp_fd;             /* the temporary folder or file, locked; -1: none */
+	uint32_t made;           /* folders on the way that we made, the last ones of parent_path; 0 once something is in place */
 };
 
-/* path need not exist, its folder must. Links to something are followed: what they lead to is replaced. */
-ist_err ist__place_open(const struct ist__ctx *ctx, const char *path, struct ist__place *out, struct ist_error *err);
-void ist__place_fini(struct ist__place *p); /* drops what was being built */
+/* path need not exist. Its folder is made where parents says so, with all that lead to it, else it must exist. Links to
+ * something are followed: what they lead to is replaced. */
+ist_err ist__place_open(const struct ist__ctx *ctx, const char *path, bool parents, struct ist__place *out, struct ist_error *err);
+void ist__place_fini(struct ist__place *p); /* drops what was being built, and folders made for nothing */
 /* False: the name is free. Links are not followed any more. */
 bool ist__place_taken(const struct ist__place *p, struct stat *st);
 /* Removes what dead makers left beside the name. Failures are no matter: the next one tries again. */

@@ -301,7 +301,7 @@ ist__sink_dir_open(struct ist_env *env, const char *path, uint32_t flags, struct
 	s->ctx = ist__env_ctx(env);
 	s->flags = flags;
 	s->file.fd = -1;
-	e = ist__place_open(s->ctx, path, &s->place, err);
+	e = ist__place_open(s->ctx, path, true, &s->place, err);
 	if (!e) {
 		ist__place_sweep(&s->place);
 		e = check_place(s, err);

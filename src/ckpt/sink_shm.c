@@ -248,7 +248,7 @@ ist__sink_shm_open(struct ist_env *env, const char *name, uint32_t flags, struct
 	s->ctx = ist__env_ctx(env);
 	s->flags = flags;
 	s->file.fd = -1;
-	e = ist__place_open(s->ctx, path, &s->place, err);
+	e = ist__place_open(s->ctx, path, false, &s->place, err);
 	if (!e && strcmp(s->place.parent_path, WHERE))
 		e = ist__fail(err, IST_CONFLICT, "sink_open", "%s is a link that leads out of " WHERE, path);
 	if (!e) {

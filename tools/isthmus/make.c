@@ -28,6 +28,7 @@ struct make {
 	uint64_t seed, files, written;
 	const char *dir;
 	char parent[3072], tmp[4096];
+	unsigned made; /* folders on the way that were missing, the last ones of parent */
 	uint8_t *piece;
 };
 
@@ -303,6 +304,44 @@ write_folder(struct make *m)
 	return status;
 }
 
+/* Like mkdir -p. */
+static int
+make_folders(struct make *m)
+{
+	for (char *at = m->parent; *at; at++) {
+		char *end = strchr(at + 1, '/');
+		int rc;
+
+		if (end)
+			*end = 0;
+		rc = mkdir(m->parent, 0777) ? errno : 0;
+		m->made += rc == 0;
+		if (end)
+			*end = '/';
+		if (rc && rc != EEXIST && !end)
+			return cli_fail_sys(m->cli, IST_IO, rc, "make-checkpoint", "%s", m->parent);
+		at = end ? end - 1 : at + strlen(at) - 1;
+	}
+	return EXIT_DONE;
+}
+
+static void
+remove_folders(struct make *m)
+{
+	char *slash;
+
+	while (m->made) {
+		if (!rmdir(m->parent))
+			m->made--;
+		else if (errno != ENOENT)
+			break;
+		slash = strrchr(m->parent, '/');
+		if (!slash || slash == m->parent)
+			break;
+		*slash = 0;
+	}
+}
+
 /* parent/.name.isthmus-make-PID */
 static int
 name_tmp(struct make *m)
@@ -332,12 +371,18 @@ make_checkpoint(const struct cli *cli, const char *dir, struct layout *layout, u
 	if (!m.piece)
 		return cli_fail_code(cli, IST_NO_MEMORY, "make-checkpoint", "out of memory");
 	progress_start("make-checkpoint", cli->quiet);
-	if (mkdir(m.tmp, 0777)) {
+	if (strcmp(m.parent, "."))
+		status = make_folders(&m);
+	if (status != EXIT_DONE) {
+		remove_folders(&m);
+	} else if (mkdir(m.tmp, 0777)) {
 		status = cli_fail_sys(cli, IST_IO, errno, "make-checkpoint", "%s", m.tmp);
 	} else {
 		status = write_folder(&m);
-		if (status != EXIT_DONE)
+		if (status != EXIT_DONE) {
 			remove_tmp(&m);
+			remove_folders(&m);
+		}
 	}
 	progress_end();
 	free(m.piece);
