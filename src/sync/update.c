@@ -32,6 +32,7 @@ struct way {
 	bool begun;                 /* sinks have */
 	bool prepared;
 	bool doubt;
+	bool perhaps;               /* we went on without one that fell silent and may have committed */
 	bool stuck;                 /* no smaller group could be made */
 	uint64_t first;             /* bucket at which all begin to move */
 	struct ist_error local;     /* what was wrong with the call; the others hear of it */
@@ -381,6 +382,7 @@ step_vote(struct way *w)
 	/* in doubt nothing more may be tried: the others may have the new version. Those that are lost are left behind by
 	 * on_loss continue, whatever they have */
 	w->doubt = e && (doubt == 1 || (doubt == 2 && s->args.on_loss != IST_ON_LOSS_CONTINUE));
+	w->perhaps |= e && doubt == 2;
 	w->how = e && !w->doubt && !voted_no(w->err) ? IST__END_BROKEN : IST__END_AGREED;
 	return e;
 }
@@ -468,7 +470,7 @@ take_back(struct way *w, const struct ist_error *why)
 	bool torn = ist__sinks_abort(&s->sinks);
 
 	ist__ring_drop(&s->ring);
-	if (torn || w->doubt)
+	if (torn || w->doubt || w->perhaps)
 		ist__sync_set_state(s, IST_STATE_DIRTY, w->old_version, s->up.version);
 	else if (s->state == IST_UPDATING)
 		ist__sync_set_state(s, w->old_state, w->old_version, w->old_to); /* a torn one stays torn */
