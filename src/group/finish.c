@@ -45,7 +45,10 @@ replay(struct hand_over *h)
 	}
 	if (h->ended) {
 		ist_error_init(&e);
-		ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(h->conn));
+		if (ist__conn_has_starved(h->conn))
+			ist__fail_memory(&e, "group_new"); /* ours: the last word could not be said there */
+		else
+			ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(h->conn));
 		ist__link_ops.closed(h->conn, h->link, &e);
 	}
 }

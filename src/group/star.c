@@ -604,7 +604,7 @@ gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct
 	for (uint32_t r = 1; r < f->args.size; r++)
 		sent &= ist__form_send(&f->star[r], f, IST__PHASE, step, w.at, w.bytes);
 	ist__writer_fini(&w);
-	if (!sent) {
+	if (!sent && !f->voted) { /* the last word counts once one member may have it: who could not be told loses us, and we him */
 		ist__msg_free(f->inbox.loop, keep);
 		return ist__fail_memory(err, "group_new");
 	}
