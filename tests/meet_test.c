@@ -243,6 +243,9 @@ outlives_the_store(struct ranks *r, uint32_t rank, void *arg)
 {
 	_Atomic uint32_t *flags = r->shared;
 	struct place p = { .way = BY_STORE };
+	static const uint32_t all[] = { 0, 1, 2 };
+	struct ist_split_args split = { .struct_size = sizeof(split), .n_ranks = 3, .ranks = all, .name = "half" };
+	struct ist_group *half = NULL;
 	struct ist_member_status rows[8];
 	char pid[32];
 	struct member m;
@@ -269,6 +272,9 @@ outlives_the_store(struct ranks *r, uint32_t rank, void *arg)
 	ranks_await(&flags[1], 1); /* the store is dead */
 	all_gather_ranks(&m, rank, 3);
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	CHECK_ERR(IST_OK, ist_group_split(m.g, &split, &half, &m.err), &m.err); /* nor does a new group of these need it */
+	CHECK_ERR(IST_OK, ist_barrier(half, 0, &m.err), &m.err);
+	ist_group_free(half);
 	atomic_fetch_add(&flags[2], 1);
 	ranks_await(&flags[100], 2); /* and there again */
 	if (rank == 0) {
