@@ -221,6 +221,8 @@ struct ist_group_info {
 	uint32_t proto;           /* version the group runs at */
 	uint32_t n_links;         /* control connections of this member */
 	uint64_t messages;        /* sent over them so far, for itself or others; heartbeats apart */
+	uint32_t takers;          /* 1: a broadcast with takers costs those who are not among them nothing; equal on all members */
+	uint32_t reserved;
 };
 IST_API ist_err ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_error *err);
 /* Who a member is, for messages: "host:pid". *bytes: room in, length out, without the closing 0. */

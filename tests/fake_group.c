@@ -34,6 +34,7 @@ struct cast {
 	const uint8_t *src;
 	bool posted;
 	int64_t ready_at;
+	uint32_t takers;
 	uint32_t gone; /* receivers that need the source no more */
 };
 
@@ -55,6 +56,7 @@ struct fake_world {
 	struct cast *casts;
 	uint64_t broadcasts[FAKE_RANKS], gathers[FAKE_RANKS], decides[FAKE_RANKS];
 	uint64_t fault_casts[FAKE_RANKS], fault_gathers[FAKE_RANKS], fault_votes[FAKE_RANKS]; /* top: since calm */
+	uint64_t bytes_taken;
 	uint64_t bytes;
 	int64_t channel_free_at;
 	char *told[FAKE_RANKS];
@@ -78,6 +80,7 @@ struct ist_req {
 	struct cast *cast;
 	uint8_t *dst;
 	uint64_t bytes, fault_seq;
+	bool idle;
 	bool root, view, done;
 	void *lent; /* a private copy with a flipped byte */
 	ist_err result;
@@ -174,7 +177,7 @@ fake_world_calm(struct fake_world *w)
 	memset(w->fault_casts, 0, sizeof(w->fault_casts));
 	memset(w->fault_gathers, 0, sizeof(w->fault_gathers));
 	memset(w->fault_votes, 0, sizeof(w->fault_votes));
-	w->bytes = 0;
+	w->bytes = w->bytes_taken = 0;
 }
 
 uint64_t
@@ -187,6 +190,12 @@ uint64_t
 fake_world_gathers(struct fake_world *world)
 {
 	return world->fault_gathers[0];
+}
+
+uint64_t
+fake_world_taken(struct fake_world *world)
+{
+	return world->bytes_taken;
 }
 
 uint64_t
@@ -332,6 +341,7 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 		.backend = "fake",
 		.timeout_ns = 20 * IST_NS_PER_S,
 		.no_progress_ns = 20 * IST_NS_PER_S,
+		.takers = !group->world->top->faults.all_take,
 	};
 	return IST_OK;
 }
@@ -660,6 +670,12 @@ ist_decide(struct ist_group *group, const struct ist_error *vote, int64_t timeou
 
 /* ---- broadcasts ---- */
 
+static bool
+takes(const struct fake_world *w, const struct ist_coll_args *args, uint32_t rank)
+{
+	return w->top->faults.all_take || !args->takers || args->takers[rank / 64] >> (rank % 64) & 1;
+}
+
 ist_err
 ist_broadcast(struct ist_group *group, const struct ist_coll_args *args, struct ist_req **out, struct ist_error *err)
 {
@@ -684,7 +700,11 @@ ist_broadcast(struct ist_group *group, const struct ist_coll_args *args, struct 
 	req->view = args->flags & IST_OP_VIEW;
 	req->dst = args->dst.addr;
 	req->bytes = req->root ? args->src.bytes : args->dst.bytes;
+	req->idle = req->done = !req->root && !takes(w, args, me); /* has no part in it, and no bytes */
 	if (req->root) {
+		for (uint32_t i = 0; i < w->size; i++)
+			req->cast->takers += i != me && takes(w, args, i);
+		w->top->bytes_taken += req->bytes * req->cast->takers;
 		req->cast->src = args->src.addr;
 		req->cast->bytes = req->bytes;
 		req->cast->posted = true;
@@ -728,7 +748,7 @@ ist_req_wait(struct ist_req *req, int64_t timeout_ns, struct ist_error *err)
 	pthread_mutex_lock(w->lock);
 	while (!req->done && !e) {
 		bool moved = req->cast->posted && req->cast->ready_at <= ist__now();
-		bool ready = moved && (!req->root || req->cast->gone == w->size - 1);
+		bool ready = moved && (!req->root || req->cast->gone == req->cast->takers);
 
 		if (ready) {
 			e = req->root ? IST_OK : receive(req, err);
@@ -768,7 +788,7 @@ ist_req_free(struct ist_req *req)
 	pthread_mutex_lock(w->lock);
 	if (!req->done)
 		w->broken = true; /* half an operation ends the group */
-	else if (!req->root && req->view)
+	else if (!req->root && !req->idle && req->view)
 		req->cast->gone++;
 	pthread_cond_broadcast(w->cond);
 	pthread_mutex_unlock(w->lock);

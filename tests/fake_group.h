@@ -19,6 +19,7 @@ struct fake_faults {
 	uint64_t flip_byte;    /* ... with this byte changed */
 	bool do_nothing;       /* broadcasts succeed and move nothing */
 	bool no_memory;        /* group_alloc: UNSUPPORTED */
+	bool all_take;         /* broadcasts leave nobody out */
 	uint32_t kill_rank;    /* this rank dies ... */
 	uint64_t kill_at;      /* ... when it starts this broadcast, */
 	uint64_t kill_gather;  /* or enters this exchange, */
@@ -40,6 +41,8 @@ uint64_t fake_world_broadcasts(struct fake_world *world); /* of rank 0 so far, s
 uint64_t fake_world_gathers(struct fake_world *world);
 /* Bytes that broadcasts carried, once each. */
 uint64_t fake_world_bytes(struct fake_world *world);
+/* The same, once for each that took them. */
+uint64_t fake_world_taken(struct fake_world *world);
 /* States told by rank so far, as "CLEAN 1;UPDATING 1->2;": lent. */
 const char *fake_world_told(struct fake_world *world, uint32_t rank);
 /* True for a rank that a fault has killed: its calls all fail, and its thread should end. */

@@ -345,6 +345,12 @@ ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *
 	ist__line_post(line, IST__MAIL_STATE);
 }
 
+bool
+ist__line_leaves_out(const struct ist__line *line)
+{
+	return line->limits.leaves_out;
+}
+
 void
 ist__line_nudge(struct ist__line *line)
 {

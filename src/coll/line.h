@@ -57,6 +57,8 @@ ist_err ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist
 	struct ist_req **out, struct ist_error *err);
 /* All members do the same in operation seq (NULL), or not: then the line fails with that error. */
 void ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *err);
+/* Does a broadcast with takers cost the others nothing? The same on all members. */
+bool ist__line_leaves_out(const struct ist__line *line);
 /* Wakes whoever turns the line: compare has more to say. */
 void ist__line_nudge(struct ist__line *line);
 /* Every request ends with why, within about a second even if the plug-in is stuck. The first call counts. */

@@ -324,6 +324,7 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 	info = (struct ist_group_info){ .rank = g->rank, .messages = messages, .size = g->size, .generation = g->generation, .name = g->name, .backend = g->backend_name,
 		.n_hosts = g->n_hosts, .n_same_host = g->n_same_host, .shm_pairs = g->shm_pairs, .tcp_pairs = g->tcp_pairs, .bucket_bytes = g->bucket_bytes,
 		.timeout_ns = g->timeout_ns, .no_progress_ns = g->no_progress_ns, .proto = g->proto, .n_links = g->n_links,
+		.takers = g->line && ist__line_leaves_out(g->line),
 		.broken = (uint32_t)__atomic_load_n(&g->broken_code, __ATOMIC_ACQUIRE) };
 	if (!out || out->struct_size < sizeof(uint32_t))
 		e = ist__fail(err, IST_INVALID_ARGUMENT, "group_info", "out is NULL or its struct_size is not set");

@@ -183,7 +183,7 @@ make_room(struct ist__sync_body *s, struct ist__table *t, struct ist_error *err)
 		return ist__fail_memory(err, OP);
 	/* the plan may do with less than the bucket asked for; one that could never be had is refused all the same */
 	e = ist__ring_check_room(t->plan->bucket_bytes < t->plan->payload ? t->plan->bucket_bytes : t->plan->payload, 1, err);
-	return e ? e : ist__ring_prepare(&s->ring, s->ctx, s->group, s->args.slots, t->plan->slot_bytes, err);
+	return e ? e : ist__sync_make_ring(s, s->group, t, err);
 }
 
 static ist_err

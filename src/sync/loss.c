@@ -127,7 +127,6 @@ static ist_err
 move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left, uint32_t n, struct ist_error *err)
 {
 	struct ist_group *old = s->group;
-	uint32_t slots = s->args.slots;
 	ist_err e;
 
 	ist__ring_fini(&s->ring);
@@ -147,7 +146,7 @@ move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left,
 
 		/* the others hear of a failure when all meet in the new group */
 		ist_error_init(&why);
-		if (ist__ring_prepare(&s->ring, s->ctx, group, slots, s->table->plan->slot_bytes, &why) != IST_OK)
+		if (ist__sync_make_ring(s, group, s->table, &why) != IST_OK)
 			ist__sync_fail_here(s, &why);
 	}
 	return e;

@@ -124,7 +124,7 @@ pass_gate(struct ist_pull *pull, uint64_t bucket, struct ist_error *err)
 	if (!e && pull->next.last != 2) {
 		e = ist__ring_release(&s->ring, slot_of(bucket), ist__stream_deadline(s), &why);
 		if (!e)
-			e = ist__ring_start(&s->ring, slot_of(bucket), s->root, false, pull->next.bytes, ist__stream_deadline(s), &why);
+			e = ist__ring_start(&s->ring, slot_of(bucket), s->root, false, NULL, pull->next.bytes, ist__stream_deadline(s), &why);
 	}
 	return e ? ist__stream_stop(s, &why, err) : IST_OK;
 }

@@ -113,7 +113,7 @@ flush(struct ist_push *push, uint8_t last, struct ist_error *err)
 	}
 	e = ist__stream_gate(s, NULL, &g, "push", &why);
 	if (!e && last != 2)
-		e = ist__ring_start(&s->ring, slot, s->root, true, g.bytes, ist__stream_deadline(s), &why);
+		e = ist__ring_start(&s->ring, slot, s->root, true, NULL, g.bytes, ist__stream_deadline(s), &why);
 	if (e)
 		return ist__stream_stop(s, &why, err);
 	begin_table(push);

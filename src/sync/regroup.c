@@ -43,6 +43,7 @@ put_stand(struct ist__sync_body *s, const struct ist__regroup *r)
 	ist__put_u8(&s->agree.w, s->ring.from_group);
 	for (uint32_t name = 0; name < s->first_size; name++)
 		ist__put_u8(&s->agree.w, s->ranks[name] == UINT32_MAX ? s->roles[name] : 0);
+	ist__put_u8(&s->agree.w, (uint8_t)s->ring.n);
 }
 
 /* What member i said. False: it can't be read. */
@@ -63,6 +64,7 @@ hear_stand(struct ist__sync_body *s, uint32_t i, struct ist__regroup *r, bool *v
 		if (s->ranks[name] == UINT32_MAX)
 			s->roles[name] |= role;
 	}
+	ist__ring_hear(&s->ring, i == 0, &in);
 	if (step < (uint8_t)r->step)
 		r->step = (enum ist__step)step;
 	if (i == 0 || bucket < r->first)

@@ -61,6 +61,11 @@ ist__ring_drop(struct ist__ring *ring)
 			(void)ist_req_free(ring->slots[i].req); /* only a dead env makes this fail */
 		ring->slots[i].req = NULL;
 	}
+	for (uint32_t i = 0; i < IST__SKIPS; i++) {
+		if (ring->skips[i])
+			(void)ist_req_free(ring->skips[i]);
+		ring->skips[i] = NULL;
+	}
 }
 
 void
@@ -134,6 +139,15 @@ ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist
 	return IST_OK;
 }
 
+void
+ist__ring_hear(struct ist__ring *ring, bool first, struct ist__reader *r)
+{
+	uint32_t n = r->left > 0 ? ist__get_u8(r) : 2;
+
+	if (first || n < ring->least)
+		ring->least = n;
+}
+
 static void
 poison(struct ist__ring *ring, uint8_t *addr, uint64_t bytes)
 {
@@ -143,7 +157,8 @@ poison(struct ist__ring *ring, uint8_t *addr, uint64_t bytes)
 }
 
 ist_err
-ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, uint64_t bytes, int64_t deadline, struct ist_error *err)
+ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, const uint64_t *takers, uint64_t bytes, int64_t deadline,
+	struct ist_error *err)
 {
 	struct ist__slot *s = &ring->slots[i];
 	struct ist_buf buf = { .addr = s->addr, .bytes = bytes, .mem = IST_MEM_HOST, .device = -1 };
@@ -152,6 +167,7 @@ ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root,
 		.peer = root,
 		.flags = (uint32_t)IST_COLL_AGREED | (ring->view ? (uint32_t)IST_OP_VIEW : 0),
 		.timeout_ns = ist__left(deadline),
+		.takers = takers,
 	};
 
 	s->root = am_root;
@@ -198,4 +214,45 @@ ist__ring_release(struct ist__ring *ring, uint32_t i, int64_t deadline, struct i
 	e = ist_req_free(s->req);
 	s->req = NULL;
 	return e ? ist__fail(err, e, OP, "the request of bucket slot %u could not be freed", i) : IST_OK;
+}
+
+static ist_err
+end_skip(struct ist__ring *ring, uint64_t i, int64_t deadline, struct ist_error *err)
+{
+	struct ist_req **req = &ring->skips[i % IST__SKIPS];
+	ist_err e = *req ? ist_req_wait(*req, ist__left(deadline), err) : IST_OK;
+
+	if (e || !*req)
+		return e;
+	e = ist_req_free(*req);
+	*req = NULL;
+	return e ? ist__fail(err, e, OP, "the request of a bucket that was not taken could not be freed") : IST_OK;
+}
+
+ist_err
+ist__ring_skip(struct ist__ring *ring, uint32_t root, const uint64_t *takers, uint64_t bytes, int64_t deadline, struct ist_error *err)
+{
+	struct ist_coll_args args = {
+		.struct_size = sizeof(args),
+		.peer = root,
+		.flags = (uint32_t)IST_COLL_AGREED | (ring->view ? (uint32_t)IST_OP_VIEW : 0),
+		.dst = { .bytes = bytes, .device = -1 },
+		.timeout_ns = ist__left(deadline),
+		.takers = takers,
+	};
+	ist_err e = end_skip(ring, ring->skipped, deadline, err);
+
+	if (e || ring->size == 1 || bytes == 0)
+		return e;
+	return ist_broadcast(ring->group, &args, &ring->skips[ring->skipped++ % IST__SKIPS], err);
+}
+
+ist_err
+ist__ring_skip_end(struct ist__ring *ring, int64_t deadline, struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	for (uint64_t i = 0; i < IST__SKIPS && !e; i++)
+		e = end_skip(ring, ring->skipped + i, deadline, err);
+	return e;
 }

@@ -6,12 +6,13 @@
 #ifndef ISTHMUS_SYNC_RING_H
 #define ISTHMUS_SYNC_RING_H
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 
 #include <isthmus.h>
 
-enum { IST__SLOTS_MAX = 16 };
+enum { IST__SLOTS_MAX = 16, IST__SKIPS = 16 };
 
 struct ist__slot {
 	uint8_t *addr;
@@ -29,6 +30,10 @@ struct ist__ring {
 	uint64_t poison;
 	bool from_group;        /* all slots are the group's memory */
 	bool view;              /* all members' are, as they have told each other */
+	uint32_t least;         /* slots of the member that has fewest, as they have told each other */
+	uint32_t ahead;         /* buckets that may still be under way here at a check */
+	struct ist_req *skips[IST__SKIPS]; /* broadcasts that this member has no part in: over as soon as they have begun */
+	uint64_t skipped;
 };
 
 /* What an API call may still take until deadline. */
@@ -52,11 +57,19 @@ ist_err ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error 
 /* n slots of slot_bytes; keeps what is there where it is large enough and of the same group. */
 ist_err ist__ring_prepare(
 	struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes, struct ist_error *err);
+/* Another member's slots, as it has put them behind what it says else; an older one says nothing. first: of all members. */
+void ist__ring_hear(struct ist__ring *ring, bool first, struct ist__reader *r);
 /* Ends what is under way (which may abort the group) and frees all. */
 void ist__ring_fini(struct ist__ring *ring);
 
-/* Starts the broadcast of slot i; a receiver's slot is poisoned first, so that nothing old can pass for new. */
-ist_err ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, uint64_t bytes, int64_t deadline, struct ist_error *err);
+/* Starts the broadcast of slot i; a receiver's slot is poisoned first, so that nothing old can pass for new. takers: as in
+ * struct ist_coll_args. */
+ist_err ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, const uint64_t *takers, uint64_t bytes, int64_t deadline,
+	struct ist_error *err);
+/* The same for a member that does not take. */
+ist_err ist__ring_skip(struct ist__ring *ring, uint32_t root, const uint64_t *takers, uint64_t bytes, int64_t deadline, struct ist_error *err);
+/* Waits until all that were skipped are over. */
+ist_err ist__ring_skip_end(struct ist__ring *ring, int64_t deadline, struct ist_error *err);
 /* Waits until the bytes of slot i can be read, at *at. The root's can at once. */
 ist_err ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8_t **at, struct ist_error *err);
 /* Waits until slot i can be written again; gives a view back. */

@@ -183,7 +183,28 @@ struct runner {
 	uint64_t first, check_every;
 	struct ist_error *err;
 	enum ist__end how;
+	uint64_t put, got;       /* buckets that this member has part in: issued, finished; they go round its slots */
 };
+
+/* Does this member give bucket b? */
+static bool
+gives(const struct ist__sync_body *s, uint64_t b)
+{
+	return ist__sync_giver(s, b)->member == s->name;
+}
+
+/* What it neither gives nor takes needs no slot. */
+static bool
+has_part(const struct ist__sync_body *s, uint64_t b)
+{
+	return s->takes || gives(s, b);
+}
+
+static uint32_t
+slot_of(const struct runner *r, uint64_t count)
+{
+	return (uint32_t)(count % r->s->ring.n);
+}
 
 static bool
 is_checked(const struct runner *r, uint64_t b)
@@ -191,19 +212,20 @@ is_checked(const struct runner *r, uint64_t b)
 	return b > r->first && b % r->check_every == 0;
 }
 
-/* Before a check all but the last of what has been issued is done with. A sink has something better to do than to wait there
- * while the giver still reads; and who waits there with a view of another's bucket would hold up the member that passes it
- * on, which can't come to the check before it has its slot back. A giver's own buckets hold up nobody. */
+/* Before a check all but the last ones of what has been issued is done with. A sink has something better to do than to wait
+ * there while the giver still reads; and who waits there with a view of another's bucket would hold up the member that passes
+ * it on, which can't come to the check before it has its slot back: so fewer are left than anybody has slots. One is enough
+ * where one member gives; of several each has one under way. A giver's own buckets hold up nobody, nor does what others take. */
 static bool
 may_issue(const struct runner *r, uint64_t b, uint64_t at)
 {
 	const struct ist__sync_body *s = r->s;
 	bool delivers = s->sinks.begun > 0 && !s->up.failed;
 
-	if (b >= at + s->ring.n)
+	if (has_part(s, b) && r->put - r->got >= s->ring.n)
 		return false;
-	for (uint64_t k = at; is_checked(r, b) && k + 1 < b; k++)
-		if (delivers || !s->ring.slots[k % s->ring.n].root)
+	for (uint64_t k = at; is_checked(r, b) && k + s->ring.ahead < b; k++)
+		if (has_part(s, k) && (delivers || !gives(s, k)))
 			return false;
 	return true;
 }
@@ -254,12 +276,13 @@ issue(struct runner *r, uint64_t b)
 {
 	struct ist__sync_body *s = r->s;
 	const struct ist__offer *giver = ist__sync_giver(s, b);
-	uint32_t slot = (uint32_t)(b % s->ring.n);
-	bool mine = giver->member == s->name;
+	uint64_t bytes = s->table->plan->buckets[b].bytes;
+	uint32_t slot = slot_of(r, r->put);
+	bool mine = giver->member == s->name, part = has_part(s, b);
 	ist_err e = IST_OK;
 
 	r->how = IST__END_BROKEN;
-	e = release(r, slot);
+	e = part ? release(r, slot) : IST_OK;
 	if (e)
 		return e;
 	if (mine && !s->up.failed)
@@ -270,19 +293,23 @@ issue(struct runner *r, uint64_t b)
 	if (e)
 		return e;
 	r->how = IST__END_BROKEN;
-	return ist__ring_start(&s->ring, slot, s->ranks[giver->member], mine, s->table->plan->buckets[b].bytes, s->up.deadline, r->err);
+	if (!part)
+		return ist__ring_skip(&s->ring, s->ranks[giver->member], s->takers, bytes, s->up.deadline, r->err);
+	r->put++;
+	return ist__ring_start(&s->ring, slot, s->ranks[giver->member], mine, s->takers, bytes, s->up.deadline, r->err);
 }
 
 static ist_err
 finish(struct runner *r, uint64_t b)
 {
 	struct ist__sync_body *s = r->s;
-	uint32_t slot = (uint32_t)(b % s->ring.n);
-	bool mine = s->ring.slots[slot].root;
+	uint32_t slot = slot_of(r, r->got);
+	bool mine = gives(s, b), part = has_part(s, b);
 	const uint8_t *at = NULL;
 	ist_err e;
 
-	if (s->sinks.begun > 0 && !s->up.failed && b >= s->up.next) {
+	r->got += part;
+	if (part && s->sinks.begun > 0 && !s->up.failed && b >= s->up.next) {
 		e = take(r, slot, &at);
 		if (e)
 			return e;
@@ -294,7 +321,7 @@ finish(struct runner *r, uint64_t b)
 		show_progress(s, s->table->plan->buckets[b].bytes, b + 1 == s->table->plan->n_buckets);
 	}
 	/* what was given stays in its slot until all have taken it; nobody waits for that here */
-	return mine ? IST_OK : release(r, slot);
+	return mine || !part ? IST_OK : release(r, slot);
 }
 
 static ist_err
@@ -305,7 +332,7 @@ drain(struct runner *r)
 
 	for (uint32_t i = 0; i < s->ring.n && !e; i++)
 		e = release(r, i);
-	return e;
+	return e ? e : ist__ring_skip_end(&s->ring, s->up.deadline, r->err);
 }
 
 static ist_err
@@ -351,6 +378,7 @@ ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, stru
 		.check_every = checks > 0 ? n / checks + 1 : n + 1 };
 	ist_err e;
 
+	ist__sync_set_takers(s);
 	if (s->size > 1 && !ist__pace_begin(&s->pace, s->group, s->rank, s->size, s->up.version << 8 | (s->losses & 0xFF)))
 		ist__log(s->ctx, IST_LOG_WARN, "no thread could be made: nobody here sees who is slow");
 	e = run_all(&r);

@@ -92,6 +92,7 @@ ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err)
 		return e;
 	s->rank = info.rank;
 	s->size = info.size;
+	s->leaves_out = IST_HAS(&info, takers) && info.takers;
 	ist__agree_fini(&s->agree);
 	return ist__agree_init(&s->agree, s->ctx, s->group, s->names, err);
 }
@@ -113,6 +114,7 @@ body_free(struct ist__sync_body *s)
 	ist__free(s->ctx, s->names);
 	ist__free(s->ctx, s->ranks);
 	ist__free(s->ctx, s->roles);
+	ist__free(s->ctx, s->takers);
 	ist__free(s->ctx, s->leaves);
 	ist__free(s->ctx, s->digests);
 	ist__free(s->ctx, s->have);
@@ -167,9 +169,10 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 	s->names = ist__alloc(ctx, info.size * sizeof(*s->names));
 	s->ranks = ist__alloc(ctx, info.size * sizeof(*s->ranks));
 	s->roles = ist__alloc(ctx, info.size);
+	s->takers = ist__alloc(ctx, (info.size + UINT64_C(63)) / 64 * sizeof(*s->takers));
 	ist__sinks_init(&s->sinks, ctx);
 	ist_error_init(&s->up.why);
-	e = s->names && s->ranks && s->roles && ist__pace_init(&s->pace, env, info.size) ? IST_OK : ist__fail_memory(err, "sync_new");
+	e = s->names && s->ranks && s->roles && s->takers && ist__pace_init(&s->pace, env, info.size) ? IST_OK : ist__fail_memory(err, "sync_new");
 	for (uint32_t i = 0; !e && i < info.size; i++)
 		s->names[i] = s->ranks[i] = i;
 	s->pace.slow_ns = s->args.slow_ns > 0 ? s->args.slow_ns : default_slow(info.no_progress_ns);

@@ -59,6 +59,9 @@ struct ist__sync_body {
 	uint8_t *roles;              /* rank in given -> what is known of a lost one: see regroup.c */
 	uint32_t size, first_size;   /* of group, of given */
 	uint32_t rank, name;         /* mine in group, in given */
+	bool leaves_out;             /* in this group a broadcast costs those who do not take it nothing */
+	uint64_t *takers;            /* of this update's buckets, by rank in group; room for first_size */
+	bool takes;                  /* this member is one of them */
 	struct ist_rank_error lost[IST_ERROR_RANKS];
 	uint32_t n_lost;
 	uint32_t losses;             /* times the group got smaller */
@@ -104,6 +107,11 @@ bool ist__sync_is_source(const struct ist__sync_body *s);
 void ist__sync_show_role(struct ist__sync_body *s);
 /* Makes names, ranks and agree fit s->group. */
 ist_err ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err);
+
+/* takers.c: makes the ring of group for the plan at hand. */
+ist_err ist__sync_make_ring(struct ist__sync_body *s, struct ist_group *group, const struct ist__table *t, struct ist_error *err);
+/* Who takes the buckets, as the table says. */
+void ist__sync_set_takers(struct ist__sync_body *s);
 
 /* gather.c. When the group failed agree.failed is set and agree.told is not, and ranks in err are the group's. */
 ist_err ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *err);

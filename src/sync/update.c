@@ -210,7 +210,7 @@ step_ready(struct way *w)
 		reset_digests(s);
 		e = check_sources(s, &why);
 		if (!e)
-			e = ist__ring_prepare(&s->ring, s->ctx, s->group, s->args.slots, s->table->plan->slot_bytes, &why);
+			e = ist__sync_make_ring(s, s->group, s->table, &why);
 		if (!e)
 			e = ist__sinks_begin(&s->sinks, s->table->m, s->up.version, &why);
 		if (e)
@@ -219,12 +219,14 @@ step_ready(struct way *w)
 	}
 	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
 	ist__put_u8(&s->agree.w, s->ring.from_group);
+	ist__put_u8(&s->agree.w, (uint8_t)s->ring.n);
 	e = run_agree(w);
 	for (uint32_t i = 0; i < s->size && !e; i++) {
 		struct ist__reader r;
 
 		ist__agree_reader(&s->agree, i, &r);
 		view = ist__get_u8(&r) == 1 && view;
+		ist__ring_hear(&s->ring, i == 0, &r);
 	}
 	s->ring.view = view;
 	return e;

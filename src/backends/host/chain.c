@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define FRAME_MAGIC 0x54534143u
+#define BYE_MAGIC 0x45594245u
 #define FRAME_HEAD 48u
 
 enum { CHAIN_WAITS, CHAIN_COMES, CHAIN_HERE }; /* a part's phase: PHASE_NEW of cast.c, and not */
@@ -79,6 +80,18 @@ may_come_from(const struct ist_chan *chan, const struct part *part, uint32_t ran
 		(rank + size - part->first) % size < (chan->rank + size - part->first) % size);
 }
 
+/* Who waits for a frame can't know which of several members it comes from. So one that leaves in good order says so: its
+ * connection is no loss to those whose frames come another way. */
+void
+ist__host_chain_bye(const struct ist_chan *chan, struct conn *conn)
+{
+	if (conn->in || conn->class != CLASS_CHAIN || conn->state != CONN_READY || conn->taken)
+		return;
+	memset(conn->buf, 0, frame_bytes(chan));
+	ist__store_u32(conn->buf, BYE_MAGIC);
+	(void)ist__host_conn_send(conn, conn->buf, frame_bytes(chan), NULL, 0); /* without room for it, it looks like a loss */
+}
+
 /* Looks for the part's frame. 1: there and right. 0: not yet. -1: the part has failed. */
 static int
 frame_find(struct ist_chan *chan, struct peer *root, struct part *part)
@@ -86,10 +99,14 @@ frame_find(struct ist_chan *chan, struct peer *root, struct part *part)
 	uint64_t want = frame_bytes(chan);
 
 	for (struct conn *conn = root->chains_in; conn; conn = conn->mate) {
-		if (conn->taken)
+		if (conn->taken || conn->left)
 			continue;
 		if (conn->state == CONN_READY)
 			conn->fill += ist__host_conn_recv(conn, conn->buf + conn->fill, want - conn->fill);
+		if (conn->fill == want && ist__load_u32(conn->buf) == BYE_MAGIC)
+			conn->left = true;
+		if (conn->left)
+			continue;
 		if (conn->fill == want && !is_later(root, part, conn)) {
 			if (!frame_right(chan, root, part, conn)) {
 				ist__host_conn_kill(conn, 0);
@@ -184,6 +201,7 @@ push(struct ist_chan *chan, const struct peer *root, struct part *part, const st
 	n = part->sent < frame ? frame - part->sent : 0;
 	n = ist__host_conn_send(conn, conn->buf + (frame - n), n, (const uint8_t *)buf->addr + body, least(ready - body, PIECE));
 	part->sent += n;
+	conn->taken = part->sent > 0 && part->sent < frame + buf->bytes;
 	if (part->sent > frame)
 		ist__host_part_moved(chan, part, part->sent - frame - body);
 	return n;

@@ -177,7 +177,8 @@ enum conn_state { CONN_DIALING, CONN_WAIT_REPLY, CONN_WAIT_HELLO, CONN_READY, CO
 struct conn {
 	struct conn *next;
 	struct conn *mate; /* CHAIN: the next one of that root in this direction */
-	bool taken;        /* CHAIN, in: a part of ours has its frame */
+	bool taken;        /* CHAIN: in: a part of ours has its frame; out: a frame and its bytes are not all out */
+	bool left;         /* CHAIN, in: nothing more will come, in good order */
 	int fd;
 	uint32_t peer, root, class, state; /* root: CHAIN */
 	bool in, readable, writable, hung;
@@ -366,6 +367,7 @@ void ist__host_cast_back(struct ist_chan *chan, struct part *part);
 bool ist__host_is_near(const struct ist_chan *chan, uint32_t rank);
 bool ist__host_chain_receive(struct ist_chan *chan, struct part *part);
 bool ist__host_chain_forward(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over);
+void ist__host_chain_bye(const struct ist_chan *chan, struct conn *conn); /* before it is closed: nothing more will come */
 
 /* ---- coop.c ---- */
 bool ist__host_coop_fits(const struct ist_chan *chan, const struct ist_op *op, uint64_t bytes);

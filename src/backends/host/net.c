@@ -523,6 +523,8 @@ ist__host_net_fini(struct ist_chan *chan)
 	while (chan->conns) {
 		struct conn *conn = chan->conns;
 		chan->conns = conn->next;
+		if (!atomic_load(&chan->aborted))
+			ist__host_chain_bye(chan, conn);
 		ist__host_conn_kill(conn, 0);
 		ist__free(&chan->ctx, conn);
 	}
