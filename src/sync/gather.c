@@ -248,6 +248,7 @@ build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, int64
 		e = IST_NO_MEMORY;
 	} else {
 		t->key = *key;
+		t->side_by_side = s->leaves_out;
 		e = build(s, t, deadline, &mine);
 		if (!e)
 			e = make_room(s, t, &mine);

@@ -574,7 +574,8 @@ ist_err
 ist__table_plan(struct ist__table *t, struct ist_error *err)
 {
 	struct ist__plan_set *sets = ist__alloc(t->ctx, t->n_sets * sizeof(*sets));
-	struct ist__plan_args args = { .sets = sets, .n_sets = t->n_sets, .bucket_bytes = t->bucket_bytes, .salt = t->key };
+	struct ist__plan_args args = { .sets = sets, .n_sets = t->n_sets, .bucket_bytes = t->bucket_bytes, .salt = t->key,
+		.at_once = t->side_by_side ? ist__table_at_once(t) : 0 };
 	ist_err e = IST_OK;
 
 	if (!sets)

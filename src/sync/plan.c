@@ -8,7 +8,7 @@
 
 #define OP "plan"
 #define FILL_MIN (UINT64_C(4) << 20)
-enum { BUCKETS_A_PART = 16 }; /* enough for the stages to overlap; more only cost messages */
+enum { FULL_BUCKETS = 3, BUCKETS_A_PART = 16 }; /* enough for the stages to overlap; more only cost messages */
 
 /* One set while it is packed. */
 struct packer {
@@ -364,17 +364,26 @@ set_payload(const struct ist__plan_set *s)
 	return sum;
 }
 
+/* Bytes of a bucket at most: less than agreed where many are to be under way at once. */
+static uint64_t
+share_of(const struct ist__plan_args *args, uint64_t agreed)
+{
+	uint64_t share = args->at_once > FULL_BUCKETS ? FULL_BUCKETS * (agreed / args->at_once) & ~(IST__PIECE_CUT - 1) : agreed;
+
+	return share > IST__BUCKET_MIN ? share : IST__BUCKET_MIN;
+}
+
 static bool
 fill_plan(struct ist__plan *plan, const struct ist__plan_args *args, uint64_t *starts)
 {
-	struct packer p = { .plan = plan, .bucket_bytes = plan->bucket_bytes };
+	struct packer p = { .plan = plan, .bucket_bytes = share_of(args, plan->bucket_bytes) };
 
 	for (uint32_t s = 0; s < args->n_sets; s++) {
 		uint64_t payload = set_payload(&args->sets[s]);
 
 		p.set = &args->sets[s];
 		p.set_index = s;
-		p.target = target_of(p.set, payload, plan->bucket_bytes);
+		p.target = target_of(p.set, payload, p.bucket_bytes);
 		starts[s] = plan->n_buckets;
 		if (!pack_set(&p) || !deal(plan, p.set, starts[s], plan->n_buckets))
 			return false;

@@ -32,6 +32,7 @@ struct ist__plan_args {
 	const struct ist__plan_set *sets;
 	uint32_t n_sets;
 	uint64_t bucket_bytes;   /* agreed; rounded down to a multiple of IST__PIECE_CUT */
+	uint32_t at_once;        /* so many buckets are to be under way in the memory of three full ones; up to 3: no matter */
 	struct ist__digest salt; /* digest of what the items are */
 };
 

@@ -246,6 +246,24 @@ ist__table_must_send(const struct ist__table *t, uint32_t i)
 }
 
 uint32_t
+ist__table_givers(const struct ist__table *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t m = 0; m < t->n_members; m++)
+		n += !t->members[m].gone && t->members[m].n_offers > 0;
+	return n;
+}
+
+uint32_t
+ist__table_at_once(const struct ist__table *t)
+{
+	uint32_t givers = ist__table_givers(t);
+
+	return givers > 1 ? 2 * givers + 2 : 0;
+}
+
+uint32_t
 ist__table_member_of(const struct ist__table *t, uint32_t set)
 {
 	for (uint32_t i = 0; i < t->n_offers; i++)

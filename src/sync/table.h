@@ -55,6 +55,7 @@ struct ist__table {
 	uint64_t bucket_bytes;
 	uint32_t on_loss;
 	bool verify, raw;
+	bool side_by_side;           /* several givers give at once: see takers.c */
 
 	const struct ist__manifest *m;    /* the whole */
 	struct ist__manifest *made;       /* m where it had to be made; else NULL, and it is the one set's */
@@ -92,6 +93,10 @@ ist_err ist__table_manifest(struct ist__table *t, uint32_t i, struct ist__reader
 ist_err ist__table_merge(struct ist__table *t, struct ist_error *err);
 ist_err ist__table_plan(struct ist__table *t, struct ist_error *err);
 
+/* Members that have something to give; and how many buckets are under way where they give at once: two of each, one that is
+ * taken, one to come. */
+uint32_t ist__table_givers(const struct ist__table *t);
+uint32_t ist__table_at_once(const struct ist__table *t);
 /* The lowest member that offers set. */
 uint32_t ist__table_member_of(const struct ist__table *t, uint32_t set);
 /* The offer that gives part of set: its own, or another that can stand in for a lost one. NULL: nobody is left. */

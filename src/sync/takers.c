@@ -8,24 +8,14 @@
 
 #include <string.h>
 
-static uint32_t
-givers_of(const struct ist__table *t)
-{
-	uint32_t n = 0;
-
-	for (uint32_t m = 0; m < t->n_members; m++)
-		n += !t->members[m].gone && t->members[m].n_offers > 0;
-	return n;
-}
-
-/* Two for each giver, one that is taken, one to come; but no more memory than as many full buckets as were asked for. */
+/* Enough for all that is under way at once, but no more memory than as many full buckets as were asked for. */
 static uint32_t
 slots_of(const struct ist__sync_body *s, const struct ist__table *t)
 {
-	uint64_t asked = s->args.slots, bytes = t->plan->slot_bytes ? t->plan->slot_bytes : 1, givers = givers_of(t), want = 2 * givers + 2;
+	uint64_t asked = s->args.slots, bytes = t->plan->slot_bytes ? t->plan->slot_bytes : 1, want = ist__table_at_once(t);
 	uint64_t may = asked * t->plan->bucket_bytes / bytes;
 
-	if (!s->leaves_out || givers < 2)
+	if (!s->leaves_out)
 		return (uint32_t)asked;
 	want = want < may ? want : may;
 	want = want > asked ? want : asked;
@@ -46,7 +36,7 @@ void
 ist__sync_set_takers(struct ist__sync_body *s)
 {
 	const struct ist__table *t = s->table;
-	uint32_t givers = givers_of(t);
+	uint32_t givers = ist__table_givers(t);
 
 	memset(s->takers, 0, (s->size + UINT64_C(63)) / 64 * sizeof(*s->takers));
 	for (uint32_t r = 0; r < s->size; r++)
