@@ -123,6 +123,17 @@ wrap_connect(struct ist_chan *chan, const struct ist_connect *args, struct ist_t
 	return adopt(chan, "connect", chan->wrap->inner->ops.connect(chan->inner, args, &task->inner, why), task, out);
 }
 
+/* The set is the caller's during start alone. To who does not take it nothing comes. */
+static void
+forget_takers(const struct ist_chan *chan, struct ist_op *op)
+{
+	if (!IST_HAS(op, takers) || !op->takers)
+		return;
+	if (op->peer != chan->rank && !(op->takers[chan->rank / 64] >> (chan->rank % 64) & 1))
+		op->dst = (struct ist_buf){ .device = -1 };
+	op->takers = NULL;
+}
+
 static ist_err
 start_inner(struct ist_chan *chan, struct ist_task *task, struct ist_status *why)
 {
@@ -135,6 +146,8 @@ start_inner(struct ist_chan *chan, struct ist_task *task, struct ist_status *why
 		list[i] = &task->ops[i];
 	e = chan->wrap->inner->ops.start(chan->inner, list, task->n, &task->inner, why);
 	ist__free(chan->wrap->ctx, list);
+	for (uint64_t i = 0; i < task->n; i++)
+		forget_takers(chan, &task->ops[i]);
 	return e || task->inner ? e : IST_BAD_PLUGIN;
 }
 

@@ -169,6 +169,105 @@ broadcasts_of_several_roots(struct cf *t)
 	cf_ranks(t, 3, CF_THREADS, several_roots_body);
 }
 
+/* ---- takers ---- */
+
+enum { SET_SIZES = 4, IN_FLIGHT = 6 };
+
+/* A broadcast to a set. Who does not take has room, which must stay as it is, or no address at all. */
+struct set_op {
+	struct cf_buf buf;
+	struct ist_task *task;
+	uint64_t set, n, seed;
+	uint32_t root;
+	bool takes, nowhere;
+};
+
+static bool
+set_begin(struct cf_rank *r, struct set_op *s, uint64_t round)
+{
+	uint64_t set = s->set | (round % 2 ? UINT64_C(1) << s->root : 0); /* the root's bit says nothing */
+	struct ist_op op;
+	struct ist_status st;
+	ist_err e;
+
+	s->takes = r->rank != s->root && s->set >> r->rank & 1;
+	s->nowhere = !s->takes && r->rank != s->root && round % 3 == 0;
+	s->seed = seed_of(round, s->root, 0);
+	s->task = NULL;
+	s->buf = cf_buf_new(r->t, s->n, (uint32_t)round);
+	cf_fill(s->buf.addr, s->n, r->rank == s->root ? s->seed : s->seed + 1);
+	op = r->rank == s->root ? cf_send(s->root, round, s->buf.addr, s->n) : cf_recv(s->root, round, s->nowhere ? NULL : s->buf.addr, s->n);
+	op.kind = IST_OP_BROADCAST;
+	op.takers = &set;
+	cf_stage(r->t, "a broadcast of %llu bytes on %u ranks, root %u, that the ranks of set 0x%llx take", (unsigned long long)s->n, r->n, s->root,
+		(unsigned long long)s->set);
+	e = cf_try_start(r, &op, 1, &s->task, &st);
+	set = ~set; /* copied, or it is the wrong one now */
+	if (e == IST_UNSUPPORTED)
+		return false;
+	CF_CHECK(r->t, !e && s->task, "start failed: %s %.200s", cf_name(e), st.text);
+	return true;
+}
+
+static void
+set_end(struct cf_rank *r, struct set_op *s)
+{
+	uint64_t differs;
+
+	cf_done(r, s->task);
+	differs = cf_differs(s->buf.addr, s->n, s->takes || r->rank == s->root ? s->seed : s->seed + 1);
+	CF_CHECK(r->t, s->takes || r->rank == s->root || differs == UINT64_MAX,
+		"%u ranks, root %u, takers 0x%llx: rank %u does not take, and its memory was written to", r->n, s->root, (unsigned long long)s->set, r->rank);
+	CF_CHECK(r->t, differs == UINT64_MAX, "%u ranks, root %u, takers 0x%llx: %llu bytes arrived wrong at rank %u", r->n, s->root,
+		(unsigned long long)s->set, (unsigned long long)s->n, r->rank);
+	CF_CHECK(r->t, cf_walls_stand(&s->buf), "it wrote outside of dst");
+	cf_buf_free(&s->buf);
+}
+
+/* All sets of a small group from all roots, one by one and several at once: nothing may be lost between different sets. */
+static void
+takers_body(struct cf_rank *r)
+{
+	static const uint64_t set_sizes[SET_SIZES] = { 0, 5, 100003, 1500000 };
+	struct set_op flight[IN_FLIGHT];
+	uint64_t round = 1;
+
+	for (uint64_t set = 0; set < UINT64_C(1) << r->n; set++)
+		for (uint32_t root = 0; root < r->n; root++, round++) {
+			struct set_op s = { .set = set & ~(UINT64_C(1) << root), .root = root, .n = set_sizes[(set + root) % (SET_SIZES - 1)] };
+
+			if (!set_begin(r, &s, round))
+				return;
+			set_end(r, &s);
+		}
+	for (uint32_t i = 0; i < 5; i++) {
+		for (uint32_t k = 0; k < IN_FLIGHT; k++, round++) {
+			uint32_t root = (i + k) % r->n;
+
+			flight[k] = (struct set_op){ .set = (round * 5 + k) & ((UINT64_C(1) << r->n) - 1) & ~(UINT64_C(1) << root), .root = root,
+				.n = set_sizes[(i + k) % SET_SIZES] };
+			if (!set_begin(r, &flight[k], round))
+				return;
+		}
+		for (uint32_t k = 0; k < IN_FLIGHT; k++)
+			set_end(r, &flight[k]);
+	}
+}
+
+static void
+takers_alone_get_the_bytes(struct cf *t)
+{
+	if (!(t->shared->native >> IST_OP_BROADCAST & 1))
+		cf_skip(t, "the core composes broadcasts");
+	if (!(t->shared->traits & IST_TRAIT_TAKERS))
+		cf_skip(t, "it gives all broadcasts to everybody");
+	for (uint32_t i = 1; i < 4; i++)
+		if (t->shared->size_ok[group_sizes[i]])
+			cf_ranks(t, group_sizes[i], CF_THREADS, takers_body);
+	if (t->shared->size_ok[3])
+		cf_ranks(t, 3, CF_PROCESSES, takers_body);
+}
+
 /* Small whole numbers: every order of additions gives the same. */
 static bool
 one_reduction(struct cf_rank *r, uint32_t kind, uint64_t round, uint64_t count)
@@ -502,6 +601,7 @@ drop_ends_one_member_alone(struct cf *t)
 const struct cf_entry cf_native_checks[] = {
 	{ "native_broadcast", native_broadcast, 120 },
 	{ "broadcasts_of_several_roots", broadcasts_of_several_roots, 0 },
+	{ "takers_alone_get_the_bytes", takers_alone_get_the_bytes, 120 },
 	{ "native_gather", native_gather, 120 },
 	{ "native_scatter", native_scatter, 120 },
 	{ "native_all_gather", native_all_gather, 120 },
