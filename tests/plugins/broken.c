@@ -209,6 +209,59 @@ broken_connect(struct ist_chan *c, const struct ist_connect *args, struct ist_ta
 #define CONNECT broken_connect
 #endif
 
+/* A broadcast of its own, made of the example's messages, in which not everybody gets what is his: all get it, or the last
+ * one does not. */
+#if defined(BUG_ALL_TAKE) || defined(BUG_TAKER_LEFT_OUT)
+enum { CAST_RANKS = 8 };
+
+static int
+gets(const struct ist_chan *c, const struct ist_op *op, uint32_t rank)
+{
+	int takes = rank != op->peer && (!op->takers || op->takers[0] >> rank & 1);
+
+#ifdef BUG_ALL_TAKE
+	return takes || (rank != op->peer && rank + 1 == c->size && op->src.bytes + op->dst.bytes == 100003);
+#else
+	return takes && !(rank + 1 == c->size && op->takers && op->src.bytes + op->dst.bytes == 100003);
+#endif
+}
+
+static ist_err
+broken_start(struct ist_chan *c, const struct ist_op *const *ops, uint64_t n, struct ist_task **out, struct ist_status *why)
+{
+	struct ist_op moves[CAST_RANKS];
+	const struct ist_op *list[CAST_RANKS];
+	uint64_t k = 0;
+
+	if (n != 1 || ops[0]->kind != IST_OP_BROADCAST)
+		return wire_start(c, ops, n, out, why);
+	for (uint32_t r = 0; r < c->size && r < CAST_RANKS; r++) {
+		uint32_t to = ops[0]->peer == c->rank ? r : c->rank;
+
+		if (!gets(c, ops[0], to) || (ops[0]->peer != c->rank && r != c->rank))
+			continue;
+		moves[k] = *ops[0];
+		moves[k].kind = ops[0]->peer == c->rank ? IST_OP_SEND : IST_OP_RECV;
+		moves[k].peer = ops[0]->peer == c->rank ? r : ops[0]->peer;
+		if (moves[k].kind == IST_OP_RECV && !moves[k].dst.addr)
+			moves[k].dst.addr = malloc(moves[k].dst.bytes + 1); /* left lying about */
+		list[k] = &moves[k];
+		k++;
+	}
+	return wire_start(c, list, k, out, why);
+}
+
+static void
+broken_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_probe *out)
+{
+	wire_probe(self, host, level, out);
+	out->native_ops |= 1u << IST_OP_BROADCAST;
+	out->traits |= IST_TRAIT_TAKERS;
+}
+#define START broken_start
+#define PROBE broken_probe
+#endif
+
 #ifdef BUG_CLOSE_WAITS
 static ist_err
 broken_close(struct ist_chan *c, struct ist_status *why)
@@ -221,6 +274,9 @@ broken_close(struct ist_chan *c, struct ist_status *why)
 #define CLOSE broken_close
 #endif
 
+#ifndef PROBE
+#define PROBE wire_probe
+#endif
 #ifndef TEST
 #define TEST wire_test
 #endif
@@ -247,7 +303,7 @@ static const struct ist_backend broken = {
 	.struct_size = sizeof(struct ist_backend),
 	.abi = IST_BACKEND_ABI,
 	.name = "broken",
-	.probe = wire_probe,
+	.probe = PROBE,
 	.open = wire_open,
 	.offer = wire_offer,
 	.connect = CONNECT,

@@ -37,6 +37,8 @@ set(planted
   LOST_WAKE_UP wake_ups_are_not_lost
   NEVER_SLEEPS an_idle_channel_sleeps
   MOVED_FALLS moved_counts_and_never_falls
+  ALL_TAKE takers_alone_get_the_bytes
+  TAKER_LEFT_OUT takers_alone_get_the_bytes
   CRASHES hostile_wires_are_refused
   CLOSE_WAITS close_waits_for_nobody)
 while(planted)
