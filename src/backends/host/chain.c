@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define FRAME_MAGIC 0x54534143u
-#define BYE_MAGIC 0x45594245u
+#define BYE_MAGIC 0x20455942u
 #define FRAME_HEAD 48u
 
 enum { CHAIN_WAITS, CHAIN_COMES, CHAIN_HERE }; /* a part's phase: PHASE_NEW of cast.c, and not */
