@@ -7,7 +7,8 @@
  *   3. Who failed in 1 is FROZEN: it will never hold by itself. It floods HELD_ASK, which also says that it holds nothing.
  *      Everybody who hears that and holds answers HELD; who does not hold freezes as well and answers HELD_ASK.
  *      HELD from anybody: the outcome is yes. HELD_ASK from all that are left: nobody holds, the outcome is no.
- *      Silence from somebody who is not known to be gone, or who was lost for his silence and may live: in doubt.
+ *      Silence from somebody who is not known to be gone, or who was lost and may live: in doubt. That a connection ended is
+ *      no proof of a death: who is lost is looked for (decide_alive.c), and one that lives gets time to answer by others.
  *
  * Freezing and holding exclude each other under the group's lock: that is what makes 3 safe. `seq` of the frames is the
  * number of the vote, `from` is who tells of itself.
@@ -17,10 +18,9 @@
 #include "group/group.h"
 #include "net/wire.h"
 
-#include <errno.h>
 #include <string.h>
 
-enum { RESOLVE_MS = 10000 };
+enum { RESOLVE_MS = 10000, LOOK_MS = 1500, CUT_MS = 1000 };
 
 static void
 flood_from(struct ist__group *g, uint16_t type, uint64_t vote, uint32_t from)
@@ -72,26 +72,57 @@ ist__decide_take(struct ist__group *g, struct ist__msg *m)
 		freeze(g, m->seq);
 }
 
-/* Lock held. True when somebody is left who has not answered; *alone when all the others have died without an answer;
- * *silent when somebody was given up who may live and hold. */
+struct missing {
+	bool here;   /* somebody is left who has not answered */
+	bool cut;    /* somebody was lost and lives: its answer may come by others */
+	bool silent; /* somebody was given up who may live and hold */
+	bool alone;  /* all the others have died, or were given up, without an answer */
+	uint32_t lost; /* of this one nobody has looked yet whether it is dead; IST_NO_RANK: of all */
+};
+
+/* HELD of a member that holds goes out before its LEFT, on every way: who has left without it holds nothing. */
 static bool
-unanswered(struct ist__group *g, uint64_t vote, bool *alone, bool *silent)
+has_answered(const struct ist__group *g, uint64_t vote, uint32_t r)
 {
-	bool open = false;
+	return (g->answers_vote == vote && g->answers[r]) || g->gone[r] == IST__GONE_LEFT;
+}
 
-	*alone = true;
-	*silent = false;
+/* Lock held. */
+static struct missing
+unanswered(const struct ist__group *g, uint64_t vote)
+{
+	struct missing m = { .alone = true, .lost = IST_NO_RANK };
+
 	for (uint32_t r = 0; r < g->size; r++) {
-		/* HELD of a member that holds goes out before its LEFT, on every way: who has left without it holds nothing */
-		bool answered = (g->answers_vote == vote && g->answers[r]) || g->gone[r] == IST__GONE_LEFT;
-
-		*silent |= g->gone[r] == IST__GONE_SILENT && !answered;
-		if (r == g->rank || ((g->gone[r] == IST__GONE_LOST || g->gone[r] == IST__GONE_SILENT) && !answered))
+		if (r == g->rank)
 			continue;
-		*alone = false;
-		open |= !answered;
+		if (has_answered(g, vote, r)) {
+			m.alone = false;
+			continue;
+		}
+		switch (g->gone[r]) {
+		case IST__GONE_DIED: break;
+		case IST__GONE_LOST: m.lost = r; break;
+		case IST__GONE_CUT: m.cut = m.silent = true; break;
+		case IST__GONE_SILENT: m.silent = true; break;
+		default: m.here = true; m.alone = false; break;
+		}
 	}
-	return open;
+	return m;
+}
+
+/* Lock held, and given away meanwhile. */
+static void
+look_for(struct ist__group *g, uint32_t rank, int64_t until)
+{
+	int64_t at = ist__now() + LOOK_MS * IST__MS;
+	bool died;
+
+	pthread_mutex_unlock(&g->lock);
+	died = ist__decide_died(g, rank, at < until ? at : until);
+	pthread_mutex_lock(&g->lock);
+	if (g->gone[rank] == IST__GONE_LOST)
+		g->gone[rank] = died ? IST__GONE_DIED : IST__GONE_CUT;
 }
 
 /* Lock held. Without any, no answer can come. */
@@ -108,18 +139,34 @@ has_link(const struct ist__group *g)
 static bool
 resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
 {
-	int64_t until = ist__now() + RESOLVE_MS * IST__MS;
-	struct timespec at = { .tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000) };
-	bool alone = false, silent = false, held;
-	int rc = 0;
+	int64_t until = ist__now() + RESOLVE_MS * IST__MS, cut_until = 0;
+	struct missing m;
+	bool held;
 
 	pthread_mutex_lock(&g->lock);
 	if (g->held < vote)
 		freeze(g, vote);
-	while (g->held < vote && unanswered(g, vote, &alone, &silent) && rc != ETIMEDOUT && !g->closed && has_link(g))
-		rc = pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	while (m = unanswered(g, vote), g->held < vote && !g->closed && ist__now() < until) {
+		int64_t end = until;
+		struct timespec at;
+
+		if (m.lost != IST_NO_RANK) {
+			look_for(g, m.lost, until);
+			continue;
+		}
+		if (!m.here && !m.cut)
+			break;
+		if (m.cut && !cut_until)
+			cut_until = ist__now() + CUT_MS * IST__MS;
+		if (!m.here && cut_until < end)
+			end = cut_until;
+		if (ist__now() >= end || !has_link(g))
+			break;
+		at = (struct timespec){ .tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000) };
+		pthread_cond_timedwait(&g->cond, &g->lock, &at);
+	}
 	held = g->held >= vote;
-	*doubt = held ? 0 : unanswered(g, vote, &alone, &silent) || alone ? 1 : silent ? 2 : 0;
+	*doubt = held ? 0 : m.here || m.alone ? 1 : m.silent || m.lost != IST_NO_RANK ? 2 : 0;
 	pthread_mutex_unlock(&g->lock);
 	return held;
 }

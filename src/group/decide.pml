@@ -14,14 +14,15 @@
  * ever. In doubt is always allowed, and counts as neither. (LEAVING, callers that give the group back at once, is for looking
  * around only: there it matters that HELD comes before LOST on a link, and sets have no order.)
  *
- * What it shows: with crashes, aborts, silent cuts (CUTS) and members that stop for longer than the no-progress limit and go
- * on (STOPS) this holds. It rests on one thing: a connection that ends, rather than falls silent, means that the process
- * at its other end has ended. Where somebody between two members that live resets their connection (RESETS) it does not
- * hold, and scripts/model expects that: 0 has all votes, its link to 1 is reset before 1 has, 2 has not got them yet
- * either. 1 and 2 ask each other, take 0 for dead, and say no; 0 holds, and says yes.
+ * What it shows: with crashes, aborts, silent cuts (CUTS), connections that somebody resets between two members that live
+ * (RESETS), and members that stop for longer than the no-progress limit and go on (STOPS) this holds. It rests on one
+ * thing: who says no has made sure that a member whose connection ended is dead (decide_alive.c); the model knows, and may
+ * end in doubt instead at any time.
  *
  * PLANT plants an error, to show that the check finds it: 1 holds although it has said that it holds nothing, 2 says that
- * it holds nothing although it holds, 3 does not pass an abort on, 4 takes the silent for dead (needs CUTS or STOPS).
+ * it holds nothing although it holds, 3 does not pass an abort on, 4 takes the silent for dead (needs CUTS or STOPS), 5
+ * takes the end of a connection for a death (needs RESETS): 0 has all votes, its link to 1 is reset before 1 has, 2 has not
+ * got them yet either. 1 and 2 ask each other, take 0 for dead, and say no; 0 holds, and says yes.
  */
 #ifndef FAULTS
 #define FAULTS 1
@@ -212,9 +213,11 @@ end:
 	od
 }
 
-/* unanswered(): PASSED are those who were given up before they had answered */
+/* unanswered(): PASSED are those who were given up before they had answered. Who was lost and lives may answer still. */
 #define ANSWERED(i, r) (answered[AT(i, r)] || gone[AT(i, r)] == IS_LEFT)
-#define PASSED(i, r) ((gone[AT(i, r)] == IS_LOST || gone[AT(i, r)] == IS_SILENT) && !answered[AT(i, r)])
+#define DIED(i, r) (gone[AT(i, r)] == IS_LOST && (dead[r] || PLANT == 5))
+#define PASSED(i, r) ((DIED(i, r) || gone[AT(i, r)] == IS_SILENT) && !answered[AT(i, r)])
+#define LIVES(i, r) (gone[AT(i, r)] == IS_LOST && !DIED(i, r) && !answered[AT(i, r)])
 #define UNANSWERED(i) ((!ANSWERED(i, NEXT(i)) && !PASSED(i, NEXT(i))) || (!ANSWERED(i, PREV(i)) && !PASSED(i, PREV(i))))
 #define ALONE(i) (PASSED(i, NEXT(i)) && PASSED(i, PREV(i)))
 #define MAY_HOLD(i, r) (gone[AT(i, r)] == IS_SILENT && !answered[AT(i, r)])
@@ -241,6 +244,8 @@ end:
 		if :: ALONE(i) || SILENCE(i) -> say(i, DOUBT) :: else -> say(i, NO) fi }
 	:: atomic { RUNS(i) && at[i] == FAILED && !held[i] && frozen[i] && UNANSWERED(i) && timeout ->
 		say(i, DOUBT) }
+	:: atomic { RUNS(i) && at[i] == FAILED && !held[i] && frozen[i] && (LIVES(i, NEXT(i)) || LIVES(i, PREV(i))) ->
+		say(i, DOUBT) } /* it is given less time */
 #ifdef LEAVING
 	/* the caller gives the group back */
 	:: atomic { ALIVE(i) && said[i] != 0 ->

@@ -20,7 +20,8 @@
 struct ist__lease;
 
 /* SILENT is lost too, but may live: frozen, or on the other side of a cut. */
-enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2, IST__GONE_SILENT = 3 };
+/* SILENT: lost for its silence. What a vote finds out of the others that were lost: DIED for certain, CUT: it may live. */
+enum ist__gone { IST__HERE_STILL = 0, IST__GONE_LOST = 1, IST__GONE_LEFT = 2, IST__GONE_SILENT = 3, IST__GONE_DIED = 4, IST__GONE_CUT = 5 };
 
 enum ist__called { IST__CALLED_ABORT = 1, IST__CALLED_LOOK = 2 };
 
@@ -207,6 +208,10 @@ void ist__objects_drop(struct ist__group *g, struct ist_blob *blobs, uint64_t n)
 
 /* ---- decide.c ---- */
 void ist__decide_take(struct ist__group *g, struct ist__msg *msg); /* loop's thread, lock held; the message stays the caller's */
+
+/* ---- decide_alive.c ---- */
+/* Is that lost member dead for certain? Takes until then at most; no lock held. */
+bool ist__decide_died(struct ist__group *g, uint32_t rank, int64_t until);
 
 /* ---- form.c ---- */
 struct ist__form;

@@ -23,7 +23,7 @@ enum { MAGIC = 0x4C494645, SLOT = 64, WATCHED = 128 /* as many as the kernel tak
 
 struct slot {
 	pthread_mutex_t mutex;
-	atomic_uint held; /* 0 never, 1 held, 2 left */
+	atomic_uint held; /* 0 never, 1 held, 2 left, 3 seen dead: a mutex tells that only to the first who look */
 	uint8_t pad[SLOT - sizeof(pthread_mutex_t) - sizeof(atomic_uint)];
 };
 _Static_assert(sizeof(struct slot) == SLOT, "one cache line");
@@ -130,6 +130,9 @@ look_at(struct slot *s, uint32_t *value, bool *dead)
 	_Atomic uint32_t *word = word_of(s);
 	uint32_t v = atomic_load(word);
 
+	*dead = atomic_load(&s->held) == 3;
+	if (*dead)
+		*value = 0;
 	if (atomic_load(&s->held) != 1)
 		return true; /* left; or never came so far, then its connections tell */
 	while (v && !(v & FUTEX_OWNER_DIED) && !(v & FUTEX_WAITERS) && !atomic_compare_exchange_weak(word, &v, v | FUTEX_WAITERS))
@@ -431,6 +434,8 @@ ist__life_look(struct ist__life *life, uint32_t i)
 	struct slot *s = &life->seg->slots[i];
 	int rc;
 
+	if (atomic_load(&s->held) == 3)
+		return IST__ALIVE_DEAD;
 	if (atomic_load(&s->held) == 0)
 		return IST__ALIVE_YES; /* it has not come this far; then its connections tell */
 	rc = pthread_mutex_trylock(&s->mutex);
@@ -438,10 +443,11 @@ ist__life_look(struct ist__life *life, uint32_t i)
 		return IST__ALIVE_YES;
 	if (rc == 0) {
 		pthread_mutex_unlock(&s->mutex);
-		return atomic_load(&s->held) == 2 ? IST__ALIVE_LEFT : IST__ALIVE_YES;
-	}
-	if (rc == EOWNERDEAD)
-		pthread_mutex_unlock(&s->mutex); /* not made consistent: from now on ENOTRECOVERABLE for everybody */
+		if (atomic_load(&s->held) == 2)
+			return IST__ALIVE_LEFT; /* else it is dead: a living one has it while held is 1 */
+	} else if (rc == EOWNERDEAD)
+		pthread_mutex_unlock(&s->mutex); /* not made consistent */
+	atomic_store(&s->held, 3);
 	return IST__ALIVE_DEAD;
 }
 
