@@ -286,6 +286,8 @@ ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist_coll_ar
 {
 	bool pair = kind == IST_OP_SEND || kind == IST_OP_RECV;
 	struct ist_coll_args a;
+	bool alone = false;
+	struct ist_error why;
 	struct ist__op *op;
 	uint64_t n;
 	ist_err e;
@@ -313,11 +315,19 @@ ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist_coll_ar
 	pthread_mutex_lock(&line->lock);
 	if (!e)
 		e = refusal(line, ist__kind_name(kind), err);
-	if (!e)
-		e = start_locked(line, err);
+	if (!e) {
+		ist_error_init(&why);
+		e = start_locked(line, &why);
+		alone = e != IST_OK;
+	}
 	if (!e)
 		ist__list_add(&line->queue, op);
 	pthread_mutex_unlock(&line->lock);
+	if (alone) {
+		if (line->args.failed)
+			line->args.failed(line->args.owner, &why); /* the others are in it, and would wait */
+		ist__error_copy(err, &why);
+	}
 	if (e) {
 		ist__op_clear(line, op, false);
 		ist__handle_kill(op, IST__REQ);
