@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 
 #include <stddef.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -140,15 +141,28 @@ ist__fail(struct ist_error *err, ist_err code, const char *op, const char *fmt, 
 	return code;
 }
 
+void
+ist__fail_files(struct ist_error *err, int sys)
+{
+	if (sys == EMFILE)
+		ist__fail_next(err, "raise the process's limit of open files (ulimit -n), or have it open fewer");
+	else if (sys == ENFILE)
+		ist__fail_next(err, "raise the system's limit of open files (fs.file-max), or have its processes open fewer");
+}
+
 ist_err
 ist__fail_sys(struct ist_error *err, ist_err code, int sys, const char *op, const char *fmt, ...)
 {
+	bool no_fds = sys == EMFILE || sys == ENFILE;
 	char text[128] = "";
 	va_list ap;
 
+	if (no_fds)
+		code = IST_LIMIT; /* whatever was tried */
 	va_start(ap, fmt);
 	ist__vfail(err, code, op, fmt, ap);
 	va_end(ap);
+	ist__fail_files(err, sys);
 	if (HAS(err, detail)) {
 		size_t n = strlen(err->detail);
 		const char *name = strerrorname_np(sys);

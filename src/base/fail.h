@@ -13,9 +13,11 @@
 /* Sets code, scope and next from the list, op and detail as given; the rest is cleared. Returns code. */
 ist_err ist__fail(struct ist_error *err, ist_err code, const char *op, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 ist_err ist__vfail(struct ist_error *err, ist_err code, const char *op, const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
-/* The same with the system's error number; its text is appended to the detail. */
+/* The same with the system's error number; its text is appended to the detail. Want of descriptors is LIMIT in any case. */
 ist_err ist__fail_sys(struct ist_error *err, ist_err code, int sys, const char *op, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+/* Where sys is want of descriptors: what to do about it. */
+void ist__fail_files(struct ist_error *err, int sys);
 /* What memory shortage says. */
 ist_err ist__fail_memory(struct ist_error *err, const char *op);
 void ist__fail_rank(struct ist_error *err, uint32_t rank);                    /* adds a rank, once */

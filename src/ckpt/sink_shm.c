@@ -77,6 +77,8 @@ check_place(const struct shm *s, struct ist_error *err)
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);
 	fd = openat(s->place.parent, s->place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+		return ist__fail_sys(err, IST_LIMIT, errno, OP, "a look into %s", s->place.path);
 	if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode))
 		e = look_into(s, fd, (uint64_t)st.st_size);
 	if (fd >= 0)

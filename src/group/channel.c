@@ -10,6 +10,7 @@
 #include "plug/plug.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +66,8 @@ why_not(struct ist__form *f, ist_err e, const struct ist_status *why, const char
 		ist__fail_rank(err, why->rank);
 	if (err)
 		err->sys = why->sys;
+	if (e == IST_LIMIT)
+		ist__fail_files(err, why->sys);
 	return e;
 }
 
@@ -283,7 +286,7 @@ send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t
 	x->flags = IST__FRAME_HAS_FDS;
 	x->from = from;
 	for (uint32_t i = 0; i < n; i++) {
-		x->fds[i] = dup(fds[i]);
+		x->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
 		if (x->fds[i] < 0) {
 			int sys = errno;
 
@@ -338,6 +341,8 @@ pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds
 		if (ist__now() >= f->deadline)
 			e = fds_late(f, n_fds, err);
 		else
+			e = ist__form_scarce(f, err);
+		if (!e)
 			e = ist__form_wait(f, IST__NEVER, err);
 	}
 	for (uint32_t r = 0; !e && first == me && r < f->args.size; r++)

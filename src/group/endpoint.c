@@ -278,8 +278,9 @@ listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, s
 			close(fd);
 		return e;
 	}
-	if (fd < 0 && (e = ist__listen(at, &fd, err)))
-		return e;
+	while (fd < 0 && (e = ist__listen(at, &fd, err)))
+		if (e != IST_LIMIT || !ist__loop_spares_spend(ep->loop, EMFILE))
+			return e;
 	e = advertised(ep, at, ep->listeners[ep->n_listeners].addr, sizeof(ep->listeners[0].addr), err);
 	if (e) {
 		close(fd);
@@ -354,23 +355,27 @@ listen_locked(struct ist__ep *ep, const union ist__sockaddr *like, uint32_t *slo
 }
 
 /* Linux's abstract names belong to a network namespace and vanish with their socket. */
-static void
-listen_local(struct ist__ep *ep)
+static ist_err
+listen_local(struct ist__ep *ep, struct ist_error *err)
 {
 	struct ist__acceptor_args args = { .loop = ep->loop, .self = &ep->self, .owner = ep, .visitor = on_visitor, .refused = on_refused, .starved = on_starved };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd;
 
+	do
+		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	while (fd < 0 && ist__loop_spares_spend(ep->loop, errno));
 	if (fd < 0)
-		return;
+		return errno == EMFILE || errno == ENFILE ? ist__fail_sys(err, IST_LIMIT, errno, "listen", "a socket for members of this host") : IST_OK;
 	memcpy(un.sun_path + 1, "isthmus-", 8);
 	sodium_bin2hex(un.sun_path + 9, 33, ep->card.local, sizeof(ep->card.local));
 	if (bind(fd, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 8 + 32)) || listen(fd, 1024)) {
 		close(fd);
-		return; /* then this member is alone on its host, and TCP serves */
+		return IST_OK; /* then this member is alone on its host, and TCP serves */
 	}
 	args.fd = fd;
 	ep->local = ist__acceptor_new(&args, NULL);
+	return IST_OK;
 }
 
 ist_err
@@ -383,7 +388,7 @@ ist__ep_listen(struct ist__ep *ep, const union ist__sockaddr *like, struct ist__
 	pthread_mutex_lock(&ep->lock);
 	e = listen_locked(ep, like, &slot, err);
 	if (!e && !ep->local)
-		listen_local(ep);
+		e = listen_local(ep, err);
 	if (!e) {
 		*card = ep->card;
 		snprintf(card->addr, sizeof(card->addr), "%s", ep->listeners[slot].addr);
@@ -415,7 +420,9 @@ ist__ep_host(struct ist__ep *ep, const struct ist__addrs *to, const char *own, b
 		h->at = to->at[i];
 		e = ist__ep_may_use(ep, &h->at, err);
 		if (!e)
-			e = ist__listen(&h->at, &fd, err);
+			do
+				e = ist__listen(&h->at, &fd, err);
+			while (e == IST_LIMIT && ist__loop_spares_spend(ep->loop, EMFILE));
 		if (e == IST_CONFLICT || e == IST_INSECURE)
 			break;
 	}

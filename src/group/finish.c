@@ -161,6 +161,8 @@ line_failed(void *owner, const struct ist_error *err)
 {
 	struct ist_error e = *err;
 
+	if ((e.code == IST_NO_MEMORY || e.code == IST_LIMIT) && e.n_ranks == 0)
+		ist__fail_rank(&e, ((struct ist__group *)owner)->rank); /* ours: the others could not know whose it is */
 	if (e.code == IST_PEER_LOST && e.n_ranks > 0 && ist__mesh_await_news(owner, e.ranks[0]) == IST__GONE_LEFT) {
 		ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", err->ranks[0]);
 		ist__fail_rank(&e, err->ranks[0]);
@@ -189,8 +191,10 @@ make_line(struct ist__form *f, struct ist_error *err)
 static ist_err
 prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
 {
-	ist_err e = ist__form_dial_links(f, err);
+	ist_err e = ist__form_scarce(f, err);
 
+	if (!e)
+		e = ist__form_dial_links(f, err);
 	if (!e) {
 		ist__put_u8(w, 0);
 		e = ist__form_open(f, w, err);

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STARVED = 3, TELL_MS = 200, LOOK_MS = 20, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
+enum { STARVED = 3, TELL_MS = 200, LOOK_MS = 20, LEFT_MS = 200, TIMEOUT_S = 300, NO_PROGRESS_S = 30 };
 
 /* ---- visitors, on the loop's thread ---- */
 
@@ -121,8 +121,8 @@ tell_missing(struct ist__form *f)
 			ist__form_send(&f->star[r], f, IST__WAIT, 0, f->missing, f->args.size);
 }
 
-static bool
-anybody_missing(struct ist__form *f)
+bool
+ist__form_misses(struct ist__form *f)
 {
 	for (uint32_t r = 0; r < f->args.size; r++)
 		if (ist__form_is_missing(f, r))
@@ -192,6 +192,8 @@ gone_error(struct ist__form *f, struct ist_error *err)
 		pthread_mutex_unlock(&f->parent->lock);
 		if (how == IST__HERE_STILL || r == f->args.rank)
 			continue;
+		if (how == IST__GONE_LEFT && ist__now() < (f->left_at ? f->left_at : (f->left_at = ist__now())) + LEFT_MS * IST__MS)
+			continue; /* it may have heard why this group can't be, and that is on its way to us too */
 		ist__fail(err, how == IST__GONE_LEFT ? IST_PEER_LEFT : IST_PEER_LOST, "group_split", "rank %u of the new group, which was rank %u (%s pid %llu), is gone",
 			r, there, f->cards[r].host, (unsigned long long)f->cards[r].pid);
 		ist__fail_rank(err, r);
@@ -219,15 +221,16 @@ expect_now(struct ist__form *f)
 	ist__ep_expect(f->ep, &f->expect);
 }
 
-/* One round of waiting for others: whatever is due, then one event. */
-static ist_err
-round_of_waiting(struct ist__form *f, int64_t cap, struct ist_error *err)
+ist_err
+ist__form_round(struct ist__form *f, int64_t cap, struct ist_error *err)
 {
 	int64_t next = ist__rdv_next(&f->rdv), look = ist__now() + LOOK_MS * IST__MS;
 	ist_err e = ist__rdv_step(&f->rdv, f->listening ? &f->card : NULL, f->deadline, err);
 
 	if (f->parent && look < cap)
 		cap = look;
+	if (f->scarce_until && f->scarce_until < cap && ist__now() < f->scarce_until)
+		cap = f->scarce_until;
 	if (!e)
 		e = listen_now(f, err);
 	if (!e) {
@@ -289,7 +292,7 @@ call_roll(struct ist__form *f, struct ist_error *err)
 	int64_t tell = 0;
 	ist_err e = IST_OK;
 
-	while (!e && (!f->listening || anybody_missing(f) || f->contests || (f->rdv.kind == IST__RDV_TCP && !f->rdv.published))) {
+	while (!e && (!f->listening || ist__form_misses(f) || f->contests || (f->rdv.kind == IST__RDV_TCP && !f->rdv.published))) {
 		int64_t now = ist__now();
 
 		if (now >= f->deadline) {
@@ -300,14 +303,27 @@ call_roll(struct ist__form *f, struct ist_error *err)
 			tell_missing(f);
 			tell = now + TELL_MS * IST__MS;
 		}
-		e = round_of_waiting(f, tell, err);
+		e = ist__form_round(f, tell, err);
 		if (!e)
 			e = gone_error(f, err);
 		if (!e)
 			e = refused_error(f, err);
+		if (!e)
+			e = ist__form_scarce_roll(f, err);
 	}
 	if (!e)
 		e = send_roll(f, err);
+	if (e == IST_LIMIT && f->generation == 0) {
+		struct ist_error told;
+
+		ist_error_init(&told);
+		ist__error_copy(&told, err);
+		told.code = e;
+		ist__form_own(f, &told);
+		ist__error_copy(err, &told);
+		ist__form_farewell(f, &told);
+		return e;
+	}
 	if (e == IST_TIMEOUT || e == IST_ABORTED || e == IST_NO_MEMORY || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
 		struct ist_error told;
 
@@ -350,8 +366,10 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	int fd;
 	ist_err e = ist__reach(f, root, until, &fd, &f->rdv.last);
 
+	if (e == IST_LIMIT)
+		ist__error_copy(err, &f->rdv.last);
 	if (e)
-		return e == IST_ABORTED ? ist__fail(err, e, "group_new", "cancelled") : IST_OK;
+		return e == IST_ABORTED ? ist__fail(err, e, "group_new", "cancelled") : e == IST_LIMIT ? e : IST_OK;
 	conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->self, f->deadline);
 	if (conn && !ist__conn_is_unix(conn) && ist__conn_local(conn, &local) && (e = ist__ep_may_use(f->ep, &local, err))) {
 		ist__conn_close(conn, false);
@@ -413,7 +431,7 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			if (e)
 				break;
 		}
-		e = round_of_waiting(f, f->star[0].post || !root ? over : next, err);
+		e = ist__form_round(f, f->star[0].post || !root ? over : next, err);
 		if (e == IST_WRONG_PEER && !root)
 			break; /* a stranger at the meeting place, not where rank 0 was */
 		if (e && may_retry(e) && !f->star[0].post) {
@@ -422,6 +440,8 @@ await_roll(struct ist__form *f, struct ist_error *err)
 		}
 		if (!e)
 			e = gone_error(f, err);
+		if (!e)
+			e = ist__form_scarce_roll(f, err);
 		root = f->cards ? root : f->rdv.found ? &f->rdv.card : NULL;
 		if (!e && root && f->star[0].post && !is_root(f, root)) {
 			ist__spoke_clear(f, &f->star[0], false);
@@ -491,6 +511,7 @@ form_free(struct ist__form *f)
 			close(f->wires[r].fd[i]);
 	}
 	ist__inbox_fini(&f->inbox);
+	ist__loop_spares_fill(f->ep->loop); /* what was used of them, for the next one */
 	if (f->chan)
 		f->admitted->ops.close(f->chan, &(struct ist_status){ .struct_size = sizeof(struct ist_status) });
 	if (f->group) {
@@ -684,9 +705,11 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	f->ctx = ist__env_ctx(f->env);
 	f->life_fd = -1;
 	f->rdv.lock_fd = -1;
-	if (ist__inbox_init(&f->inbox, a->ep->loop, err)) {
+	ist__loop_spares_fill(a->ep->loop); /* where it can't, ist__form_scarce says so */
+	e = ist__inbox_init(&f->inbox, a->ep->loop, err);
+	if (e) {
 		ist__free(f->ctx, f);
-		return IST_IO;
+		return e;
 	}
 	f->ep = a->ep;
 	ist__ep_ref(f->ep);

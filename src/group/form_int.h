@@ -59,6 +59,7 @@ struct ist__form {
 	struct ist__card *cards;       /* known beforehand, or NULL */
 	struct ist__group *parent;     /* of a split: it knows who is gone; lent, as is the list */
 	const uint32_t *parent_ranks;
+	int64_t left_at;               /* when one of us was seen to have left the parent */
 	struct ist__card card;         /* ours */
 	char bound[IST__BOUND];        /* local address, without port */
 	bool listening;
@@ -94,6 +95,9 @@ struct ist__form {
 	struct ist__life *life;
 	int life_fd;
 	bool lifeless;                 /* our host's first member can make no memory file: there is no segment */
+	struct ist_error scarce;       /* LIMIT: descriptors that came could not be had, or the last ones are in use */
+	int64_t scarce_until;          /* in the roll-call: how long others are looked for, to be told */
+	bool scarce_said;              /* rank 0 was told */
 	bool told;                     /* rank 0 has heard of another's failure outside the exchange */
 	struct ist__group *group;
 	struct ist_chan *chan;
@@ -112,16 +116,36 @@ void ist__form_send_error(struct ist__spoke *spoke, struct ist__form *f, uint16_
  * over the bytes by rank, valid until the next exchange; owner keeps the message. */
 ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
 	const void *bytes, uint64_t n, struct ist__reader *all);
-/* Rank 0: all are told. What was our own failure gets our rank. */
+/* What was our own failure gets our rank. */
+void ist__form_own(struct ist__form *f, struct ist_error *err);
+/* Rank 0: all are told, of our own failure with our rank. */
 ist_err ist__form_fail_all(struct ist__form *f, struct ist_error *err);
 bool ist__form_is_missing(struct ist__form *f, uint32_t rank);
 /* Rank 0 turned somebody away: no reason to end, but worth telling should somebody stay away. Any thread. */
 void ist__form_note_refused(struct ist__form *f, const struct ist_error *err);
 
+/* ---- scarce.c ---- */
+/* LIMIT when this member has run out of descriptors: some that came for it were lost, or it lives on what was held back for
+ * telling so. Others hear it by the step at hand. */
+ist_err ist__form_scarce(struct ist__form *f, struct ist_error *err);
+/* Descriptors from that rank could not be had. It may be between two steps of ours: who waits for them asks form_scarce. */
+void ist__form_fds_lost(struct ist__form *f, uint32_t from);
+/* The same in the roll-call: LIMIT once the others can be told of it, or can't be reached for a while. Rank 0 is found by
+ * its card; a member tells rank 0 as it would in a step, and hears the same back. */
+ist_err ist__form_scarce_roll(struct ist__form *f, struct ist_error *err);
+/* Rank 0: tells all that are here and, for a while, who comes late. */
+void ist__form_farewell(struct ist__form *f, struct ist_error *why);
+
+/* ---- form.c ---- */
+/* One round of waiting for others: whatever is due, then one event. */
+ist_err ist__form_round(struct ist__form *f, int64_t cap, struct ist_error *err);
+bool ist__form_misses(struct ist__form *f); /* is anybody missing? */
+
 /* ---- reach.c ---- */
 bool ist__may_share(const struct ist__card *a, const struct ist__card *b); /* may they be on one host? */
 ist_err ist__reach(struct ist__form *f, const struct ist__card *card, int64_t until, int *fd, struct ist_error *err);
-ist_err ist__reach_local(struct ist__form *f, const struct ist__card *card, int *fd); /* by its Unix socket alone; fails quietly */
+/* By its Unix socket alone. UNSUPPORTED, without words: there is none in sight. */
+ist_err ist__reach_local(struct ist__form *f, const struct ist__card *card, int *fd, struct ist_error *err);
 /* The Unix socket that joins us and rank, whatever else it serves for; NULL: there is none. */
 struct ist__spoke *ist__form_near(struct ist__form *f, uint32_t rank);
 

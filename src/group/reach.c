@@ -24,25 +24,31 @@ ist__may_share(const struct ist__card *a, const struct ist__card *b)
 	return !memcmp(a->host_hint, b->host_hint, sizeof(a->host_hint));
 }
 
-/* A descriptor, or -1: that socket is not in sight. Waits only where too many stand before it already. */
-static int
-dial_socket(struct ist__form *f, const struct ist__card *card)
+/* *fd: a descriptor, or -1: that socket is not in sight. Waits only where too many stand before it already. LIMIT. */
+static ist_err
+dial_socket(struct ist__form *f, const struct ist__card *card, int *out, struct ist_error *err)
 {
 	struct pollfd cancel = { .fd = f->inbox.cancel_fd, .events = POLLIN };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	int64_t until = ist__now() + CROWD_MS * IST__MS;
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd;
 
+	*out = -1;
+	do
+		fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	while (fd < 0 && ist__loop_spares_spend(f->inbox.loop, errno));
 	if (fd < 0)
-		return -1;
+		return errno == EMFILE || errno == ENFILE ? ist__fail_sys(err, IST_LIMIT, errno, "connect", "a socket for a member of this host") : IST_OK;
 	memcpy(un.sun_path + 1, "isthmus-", 8);
 	sodium_bin2hex(un.sun_path + 9, 33, card->local, sizeof(card->local));
 	do
-		if (connect(fd, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 8 + 32)) == 0)
-			return fd;
+		if (connect(fd, (struct sockaddr *)&un, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + 8 + 32)) == 0) {
+			*out = fd;
+			return IST_OK;
+		}
 	while ((errno == EAGAIN || errno == EINTR) && ist__now() < until && poll(&cancel, 1, 1) <= 0);
 	close(fd);
-	return -1;
+	return IST_OK;
 }
 
 ist_err
@@ -53,19 +59,24 @@ ist__reach(struct ist__form *f, const struct ist__card *card, int64_t until, int
 	bool refused;
 	ist_err e;
 
-	if (ist__may_share(card, &f->card) && (*fd = dial_socket(f, card)) >= 0)
-		return IST_OK;
+	if (ist__may_share(card, &f->card) && ((e = dial_socket(f, card, fd, err)) || *fd >= 0))
+		return e;
 	e = ist__hostport_parse(card->addr, true, &hp, err);
 	if (!e)
 		e = ist__resolve(&hp, &at, err);
-	return e ? e : ist__dial(&at, until < f->deadline ? until : f->deadline, f->inbox.cancel_fd, fd, &refused, err);
+	if (!e)
+		do
+			e = ist__dial(&at, until < f->deadline ? until : f->deadline, f->inbox.cancel_fd, fd, &refused, err);
+		while (e == IST_LIMIT && ist__loop_spares_spend(f->inbox.loop, EMFILE));
+	return e;
 }
 
 ist_err
-ist__reach_local(struct ist__form *f, const struct ist__card *card, int *fd)
+ist__reach_local(struct ist__form *f, const struct ist__card *card, int *fd, struct ist_error *err)
 {
-	*fd = dial_socket(f, card);
-	return *fd >= 0 ? IST_OK : IST_UNSUPPORTED;
+	ist_err e = dial_socket(f, card, fd, err);
+
+	return e || *fd >= 0 ? e : IST_UNSUPPORTED;
 }
 
 static struct ist__spoke *

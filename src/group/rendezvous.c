@@ -139,10 +139,17 @@ connect_store(struct ist__rdv *rdv, int64_t deadline, struct ist_error *err)
 	struct ist__conn *conn;
 	bool refused;
 	int fd;
-	ist_err e = ist__dial(&rdv->at, until < deadline ? until : deadline, rdv->inbox->cancel_fd, &fd, &refused, &rdv->last);
+	ist_err e;
 
+	do
+		e = ist__dial(&rdv->at, until < deadline ? until : deadline, rdv->inbox->cancel_fd, &fd, &refused, &rdv->last);
+	while (e == IST_LIMIT && ist__loop_spares_spend(rdv->inbox->loop, EMFILE));
 	if (e == IST_ABORTED)
 		return ist__fail(err, e, "meet", "cancelled");
+	if (e == IST_LIMIT) {
+		ist__error_copy(err, &rdv->last);
+		return e;
+	}
 	if (e) {
 		rdv->next = ist__now() + RETRY_MS * IST__MS;
 		return IST_OK;

@@ -265,7 +265,7 @@ on_wait(struct ist__form *f, const struct ist__msg *m)
 }
 
 static ist_err
-on_fail(const struct ist__msg *m, struct ist_error *err)
+on_fail(const struct ist__form *f, const struct ist__msg *m, struct ist_error *err)
 {
 	struct ist__reader r;
 	struct ist_error e;
@@ -274,6 +274,13 @@ on_fail(const struct ist__msg *m, struct ist_error *err)
 	ist__reader_init(&r, m->body, m->bytes);
 	if (!ist__get_error(&r, &e))
 		return ist__fail(err, IST_BAD_FORMAT, "group_new", "rank 0 refuses, and can't say why");
+	if ((e.code == IST_PEER_LOST || e.code == IST_NO_PROGRESS) && e.n_ranks == 1 && e.ranks[0] == f->args.rank) { /* the others' view of us */
+		struct ist_error lost = e;
+
+		ist__fail(&e, IST_EVICTED, "group_new", "the others have given this member up: %s: %s", ist_err_name(lost.code), lost.detail);
+		ist__fail_rank(&e, f->args.rank);
+		ist__fail_per_rank(&e, f->args.rank, lost.code);
+	}
 	ist__error_copy(err, &e);
 	return e.code;
 }
@@ -308,7 +315,7 @@ on_message(struct ist__form *f, struct ist__spoke *s, struct ist__msg *m, struct
 
 	switch (m->type) {
 	case IST__WAIT: on_wait(f, m); break;
-	case IST__FAIL: e = on_fail(m, err); break;
+	case IST__FAIL: e = on_fail(f, m, err); break;
 	case IST__ASK: ist__form_send(s, f, IST__ANSWER, m->seq, NULL, 0); break;
 	case IST__ANSWER: settle_contests(f, m->from); break;
 	case IST__ROLL:
@@ -336,6 +343,10 @@ on_frame(struct ist__form *f, struct ist__spoke *s, struct ist__event *ev, struc
 	struct ist__msg *m;
 	ist_err e;
 
+	if (frame->fds_lost) {
+		ist__form_fds_lost(f, frame->from);
+		return IST_OK;
+	}
 	if (frame->type == IST__FDS)
 		return take_fds(f, ev, err);
 	if (frame->type == IST__HOSTLINK && frame->n_fds == 1 && f->life_fd < 0) {
@@ -491,14 +502,20 @@ ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err)
 
 /* ---- the exchange ---- */
 
-ist_err
-ist__form_fail_all(struct ist__form *f, struct ist_error *err)
+void
+ist__form_own(struct ist__form *f, struct ist_error *err)
 {
 	if ((err->code == IST_NO_MEMORY || err->code == IST_LIMIT) && err->n_ranks == 0) { /* ours: nobody else can know whose it is */
 		ist__fail_rank(err, f->args.rank);
 		ist__fail_per_rank(err, f->args.rank, err->code);
 		ist__fail_prefix(err, "rank %u: ", f->args.rank);
 	}
+}
+
+ist_err
+ist__form_fail_all(struct ist__form *f, struct ist_error *err)
+{
+	ist__form_own(f, err);
 	for (uint32_t r = 1; r < f->args.size; r++)
 		ist__form_send_error(&f->star[r], f, IST__FAIL, err);
 	return err->code;

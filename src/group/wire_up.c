@@ -9,6 +9,7 @@
 #include "net/wire.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,14 +58,16 @@ first_of_host(const struct ist__form *f, uint32_t r)
 	return first;
 }
 
-/* Fails quietly: then the member stands alone. */
-static void
-dial_local(struct ist__form *f, uint32_t first)
+/* Nobody there: then the member stands alone. */
+static ist_err
+dial_local(struct ist__form *f, uint32_t first, struct ist_error *err)
 {
 	int fd;
+	ist_err e = ist__reach_local(f, &f->claims[first].card, &fd, err);
 
-	if (!ist__reach_local(f, &f->claims[first].card, &fd))
-		add_conn(f, &f->local[first], fd, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, NULL);
+	if (e == IST_UNSUPPORTED)
+		return IST_OK;
+	return e ? e : add_conn(f, &f->local[first], fd, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, err);
 }
 
 static bool
@@ -102,7 +105,7 @@ ist__form_dial_links(struct ist__form *f, struct ist_error *err)
 			return e;
 	/* the star or a link may join us already, or have shown that nothing does */
 	if (first != me && first != 0 && !linked(nb, n, me, first))
-		dial_local(f, first);
+		return dial_local(f, first, err);
 	return IST_OK;
 }
 
@@ -134,7 +137,9 @@ ist__form_await_links(struct ist__form *f, struct ist_error *err)
 					ist__fail_rank(err, nb[i]);
 			return e;
 		}
-		e = ist__form_wait(f, IST__NEVER, err);
+		e = ist__form_scarce(f, err);
+		if (!e)
+			e = ist__form_wait(f, IST__NEVER, err);
 		if (e)
 			return e;
 	}
@@ -174,7 +179,9 @@ lead_host(struct ist__form *f, struct ist_error *err)
 				ist__fail_rank(err, r);
 				return IST_TIMEOUT;
 			}
-			e = ist__form_wait(f, IST__NEVER, err);
+			e = ist__form_scarce(f, err);
+			if (!e)
+				e = ist__form_wait(f, IST__NEVER, err);
 			if (e)
 				return e;
 		}
@@ -199,7 +206,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			continue;
 		}
 		x->flags = IST__FRAME_HAS_FDS;
-		x->fds[0] = dup(f->life_fd);
+		x->fds[0] = fcntl(f->life_fd, F_DUPFD_CLOEXEC, 0);
 		x->n_fds = x->fds[0] >= 0;
 		if (!x->n_fds) {
 			ist__frame_free(f->inbox.loop, x);
@@ -214,8 +221,10 @@ static ist_err
 follow_host(struct ist__form *f, struct ist_error *err)
 {
 	while (f->life_fd < 0 && !f->lifeless) {
-		ist_err e;
+		ist_err e = ist__form_scarce(f, err);
 
+		if (e)
+			return e;
 		if (ist__now() >= f->deadline) {
 			ist__fail(err, IST_TIMEOUT, "group_new", "rank %u handed over no sign of life", f->host[f->args.rank]);
 			ist__fail_rank(err, f->host[f->args.rank]);

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { VISITORS = 1024, PATIENCE_MS = 10000, PAUSE_MS = 100 };
+enum { VISITORS = 1024, PATIENCE_MS = 10000, PAUSE_MS = 20 };
 
 struct visitor {
 	struct visitor *next, **link;
@@ -167,8 +167,11 @@ on_event(struct ist__watch *watch, uint32_t events)
 
 	(void)events;
 	for (int i = 0; i < 64; i++) {
-		int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd;
 
+		do /* whoever forms a group sees that its spares are used, and says so to those that it lets in here */
+			fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		while (fd < 0 && ist__loop_spares_spend(a->args.loop, errno));
 		if (fd >= 0) {
 			a->starved = false;
 			welcome(a, fd);

@@ -41,6 +41,7 @@ struct ist__conn {
 	uint32_t partial_bytes;
 	int32_t fds[FDS_KEPT];
 	uint32_t n_fds;
+	bool fds_lost; /* of those that came last, some could not be had */
 
 	pthread_mutex_t lock; /* what follows */
 	struct ist__frame *first, **last;
@@ -534,6 +535,13 @@ deliver(struct ist__conn *c, struct ist__frame *f)
 	if (f->flags & IST__FRAME_HAS_FDS) {
 		uint32_t n = f->bytes > 0 ? f->body[0] : 0;
 
+		if (n > c->n_fds && c->fds_lost) {
+			while (c->n_fds > 0)
+				close(c->fds[--c->n_fds]);
+			f->fds_lost = true;
+			n = 0;
+		}
+		c->fds_lost = false;
 		if (n > IST__FRAME_FDS || n > c->n_fds) {
 			ist__frame_free(c->loop, f);
 			end_with(c, IST_BAD_FORMAT, 0, "descriptors were announced that did not come");
@@ -664,10 +672,8 @@ read_some(struct ist__conn *c, uint32_t *budget)
 		return false;
 	}
 	keep_fds(c, &m);
-	if ((m.msg_flags & MSG_CTRUNC) && c->n_fds < FDS_KEPT) {
-		end_with(c, IST_LIMIT, EMFILE, "no room for the descriptors that came");
-		return false;
-	}
+	/* the frame is told so, and the connection stays: it is needed to tell the others */
+	c->fds_lost |= (m.msg_flags & MSG_CTRUNC) && c->n_fds < FDS_KEPT;
 	atomic_store_explicit(&c->heard, ist__now(), memory_order_relaxed);
 	*budget = *budget > (uint32_t)n && (uint32_t)n == room ? *budget - (uint32_t)n : 0; /* less than asked for: it is empty */
 	if ((uint32_t)n < body) {

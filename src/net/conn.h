@@ -32,6 +32,7 @@ struct ist__frame {
 	uint16_t type, flags;
 	uint64_t seq, generation;
 	uint32_t from, to;
+	bool fds_lost; /* descriptors came with it, and this process could not have them */
 	uint32_t n_fds;
 	int32_t fds[IST__FRAME_FDS]; /* owned */
 	uint8_t wire[IST__FRAME_HEADER];

@@ -96,6 +96,7 @@ report(struct dial *d, ist_err code, bool *refused, struct ist_error *err)
 	else if (first == ENOMEM || first == ENOBUFS)
 		code = IST_NO_MEMORY;
 	ist__fail(err, code, "connect", "%s", list);
+	ist__fail_files(err, first);
 	if (err && first && err->struct_size >= sizeof(*err))
 		err->sys = first;
 	return code;

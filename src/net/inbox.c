@@ -20,7 +20,9 @@ ist__inbox_init(struct ist__inbox *inbox, struct ist__loop *loop, struct ist_err
 	pthread_condattr_t attr;
 
 	*inbox = (struct ist__inbox){ .loop = loop };
-	inbox->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	do
+		inbox->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	while (inbox->cancel_fd < 0 && ist__loop_spares_spend(loop, errno));
 	if (inbox->cancel_fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, "inbox", "eventfd");
 	inbox->last = &inbox->first;

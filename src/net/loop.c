@@ -5,12 +5,13 @@
 #include "base/fail.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BATCH = 64 };
+enum { BATCH = 64, SPARES = 16 };
 
 struct ist__loop {
 	struct ist_env *env;
@@ -29,6 +30,8 @@ struct ist__loop {
 	int n_batch, at_batch;
 	atomic_bool stop;
 	uint32_t held;
+	uint32_t n_spares; /* under lock */
+	int spares[SPARES];
 	void (*each)(void *arg);
 	void *each_arg;
 };
@@ -290,6 +293,8 @@ loop_free(struct ist__loop *loop)
 {
 	const struct ist__ctx *ctx = ist__env_ctx(loop->env);
 
+	while (loop->n_spares > 0)
+		close(loop->spares[--loop->n_spares]);
 	if (loop->epoll >= 0)
 		close(loop->epoll);
 	if (loop->event >= 0)
@@ -298,6 +303,35 @@ loop_free(struct ist__loop *loop)
 	pthread_mutex_destroy(&loop->lock);
 	pthread_mutex_destroy(&loop->turn);
 	ist__free(ctx, loop);
+}
+
+bool
+ist__loop_spares_fill(struct ist__loop *loop)
+{
+	bool full;
+
+	pthread_mutex_lock(&loop->lock);
+	while (loop->n_spares < SPARES && (loop->spares[loop->n_spares] = fcntl(loop->event, F_DUPFD_CLOEXEC, 0)) >= 0)
+		loop->n_spares++;
+	full = loop->n_spares == SPARES;
+	pthread_mutex_unlock(&loop->lock);
+	return full;
+}
+
+bool
+ist__loop_spares_spend(struct ist__loop *loop, int sys)
+{
+	bool spent = false;
+
+	if (sys != EMFILE && sys != ENFILE)
+		return false;
+	pthread_mutex_lock(&loop->lock);
+	if (loop->n_spares > 0) {
+		close(loop->spares[--loop->n_spares]);
+		spent = true;
+	}
+	pthread_mutex_unlock(&loop->lock);
+	return spent;
 }
 
 static void *
@@ -329,6 +363,7 @@ loop_make(struct ist_env *env, struct ist_error *err)
 		loop_free(loop);
 		return NULL;
 	}
+	ist__loop_spares_fill(loop); /* whoever needs them looks again */
 	return loop;
 }
 

@@ -57,6 +57,11 @@ void ist__loop_wake(struct ist__loop *loop);
 /* The loop does not stop before what holds it has released it; each holder bounds that by a timer. On the loop. */
 void ist__loop_hold(struct ist__loop *loop);
 void ist__loop_release(struct ist__loop *loop);
+/* Some descriptors are held back for the moment in which the process can get no others: so that it can still meet the
+ * others and say so. Any thread. fill: false when they are not all there, and can't be had. spend, after a call that
+ * failed with sys: true when it was for want of a descriptor, and there is one more now. */
+bool ist__loop_spares_fill(struct ist__loop *loop);
+bool ist__loop_spares_spend(struct ist__loop *loop, int sys);
 /* Called in each round of the loop's thread; for flags that signal handlers set. One a loop. */
 void ist__loop_each(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
 

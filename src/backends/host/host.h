@@ -256,6 +256,8 @@ struct ist_chan {
 	struct conn *conns;
 	uint64_t n_pending;
 	bool accepting;            /* connections may wait to be accepted */
+	int64_t starved;           /* since when they can't be, for want of descriptors or memory; 0: they can */
+	int starved_sys;
 	uint64_t moved, ended;
 	struct crew *crews[SEATS]; /* one for each seat, made at need */
 	int64_t aborted_at;
@@ -393,6 +395,7 @@ void ist__host_unlisten(struct ist_chan *chan);
 /* The connection of that class to peer, dialled if there is none. NULL: no memory. */
 struct conn *ist__host_dial(struct ist_chan *chan, struct peer *peer, enum class class, uint32_t root);
 void ist__host_net_poll(struct ist_chan *chan);
+ist_err ist__host_net_starved(const struct ist_chan *chan); /* LIMIT, NO_MEMORY: for too long no connection could be taken */
 void ist__host_net_fini(struct ist_chan *chan);
 void ist__host_conn_kill(struct conn *conn, int err);
 /* Fails the part with what befell the connection. */

@@ -23,6 +23,7 @@
 #define LOW_WATER (UINT64_C(256) << 10)
 #define PENDING_MAX 64u        /* strangers at a time, beside the members themselves */
 #define GREET_NS (5 * INT64_C(1000000000))
+#define STARVED_NS (300 * IST__MS) /* no connection can be taken for so long: the others wait in vain */
 #define DIAL_NS (60 * INT64_C(1000000000))
 
 uint64_t
@@ -327,7 +328,7 @@ timer_set(struct ist_chan *chan)
 	struct itimerspec at = { .it_value = { 0 } };
 
 	if (chan->accepting) /* no descriptors left: a waiting connection makes no second edge */
-		until = ist__now() + 1000 * IST__MS;
+		until = ist__now() + 100 * IST__MS;
 	for (const struct conn *conn = chan->conns; conn; conn = conn->next)
 		if (conn->state != CONN_READY && conn->state != CONN_DEAD && conn->until < until)
 			until = conn->until;
@@ -384,8 +385,12 @@ accept_some(struct ist_chan *chan)
 
 		if (fd < 0) {
 			chan->accepting = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
+			chan->starved_sys = errno;
+			if (!chan->accepting || !chan->starved)
+				chan->starved = chan->accepting ? ist__now() : 0;
 			return;
 		}
+		chan->starved = 0;
 		conn = conn_new(chan, fd);
 		if (!conn) {
 			close(fd);
@@ -437,6 +442,14 @@ sweep(struct ist_chan *chan, int64_t now)
 		}
 	}
 	timer_set(chan);
+}
+
+ist_err
+ist__host_net_starved(const struct ist_chan *chan)
+{
+	if (!chan->starved || ist__now() - chan->starved < STARVED_NS)
+		return IST_OK;
+	return chan->starved_sys == EMFILE || chan->starved_sys == ENFILE ? IST_LIMIT : IST_NO_MEMORY;
 }
 
 void

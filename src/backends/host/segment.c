@@ -246,8 +246,9 @@ map_peer(struct ist_chan *chan, struct peer *peer, int fd, struct ist_status *wh
 
 	peer->ctl = head;
 	peer->ring = ring;
-	if (!head || !ring)
-		return ist__host_say(why, IST_UNSUPPORTED, peer->rank, err, "can't map rank %u's segment: %s", peer->rank, strerror(err));
+	if (!head || !ring) /* no room here is our trouble, not the peer's */
+		return ist__host_say(why, err == ENOMEM ? IST_NO_MEMORY : IST_UNSUPPORTED, err == ENOMEM ? chan->rank : peer->rank, err,
+			"can't map rank %u's segment: %s", peer->rank, strerror(err));
 	peer->stage = (const uint8_t *)head + lay->stage_at;
 	if (!ctl_right(chan, peer, peer->ctl))
 		return ist__host_say(why, IST_BAD_HANDLE, peer->rank, 0, "rank %u's segment is not of this group", peer->rank);
@@ -269,7 +270,7 @@ ist__host_attach(struct ist_chan *chan, struct peer *peer, const int32_t *fds, u
 	peer->heap_fd = fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
 	peer->wake_fd = fcntl(fds[2], F_DUPFD_CLOEXEC, 0);
 	if (peer->heap_fd < 0 || peer->wake_fd < 0)
-		err = ist__host_say(why, IST_UNSUPPORTED, peer->rank, errno, "rank %u's descriptors: %s", peer->rank, strerror(errno));
+		err = ist__host_say(why, ist__host_no_room(errno), chan->rank, errno, "copies of rank %u's descriptors: %s", peer->rank, strerror(errno));
 	else
 		err = map_peer(chan, peer, fds[0], why);
 	if (err)

@@ -432,7 +432,7 @@ host_progress(struct ist_chan *chan, struct ist_progress *out)
 		out->moved = chan->moved;
 	if (IST_HAS(out, ended))
 		out->ended = chan->ended;
-	return IST_OK;
+	return over ? IST_OK : ist__host_net_starved(chan);
 }
 
 static ist_err

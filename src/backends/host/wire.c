@@ -137,14 +137,14 @@ ist__host_offer(struct ist_chan *chan, struct ist_wire *mine, struct ist_status 
 		return ist__host_say(why, IST_IO, IST_NO_RANK, errno, "no random bytes");
 	if (chan->opt.transport != TRANSPORT_TCP && chan->size > 1) {
 		err = ist__host_segment_new(chan, why);
-		if (err && chan->opt.transport == TRANSPORT_SHM)
+		if (err && (chan->opt.transport == TRANSPORT_SHM || err == IST_LIMIT)) /* tcp needs descriptors as well */
 			return err;
 		if (err)
 			ist__log(&chan->ctx, 1, "no shared memory, tcp only: %s", why && IST_HAS(why, text) ? why->text : ist_err_name(err));
 	}
 	if (chan->opt.transport != TRANSPORT_SHM && chan->size > 1) {
 		err = ist__host_listen(chan, &bound, why);
-		if (err && !chan->shm)
+		if (err && (!chan->shm || err == IST_LIMIT)) /* whoever shares no memory with us would be blamed for it */
 			return err;
 		if (err) {
 			ist__log(&chan->ctx, 1, "can't listen, shared memory only: %s", why && IST_HAS(why, text) ? why->text : ist_err_name(err));
@@ -182,7 +182,7 @@ meet_near(struct ist_chan *chan, struct peer *peer, const struct ist_wire *wire,
 		return chan->opt.transport == TRANSPORT_SHM ? ist__host_say(why, IST_UNSUPPORTED, peer->rank, 0,
 			"rank %u is not on this host, or shares no memory, and transport=shm was asked for", peer->rank) : IST_OK;
 	err = ist__host_attach(chan, peer, wire->fds, wire->n_fds, why);
-	if (err == IST_UNSUPPORTED && chan->opt.transport != TRANSPORT_SHM) {
+	if ((err == IST_UNSUPPORTED || err == IST_NO_MEMORY) && chan->opt.transport != TRANSPORT_SHM) {
 		ist__log(&chan->ctx, 1, "rank %u is reached through tcp: %s", peer->rank, why && IST_HAS(why, text) ? why->text : "");
 		atomic_store_explicit(&chan->ctl->lanes[peer->rank].attached, LINK_REFUSED, memory_order_seq_cst);
 		/* its armed number can't be read: wake it in any case */
