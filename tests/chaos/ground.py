@@ -79,6 +79,20 @@ class Cable:
     def lose(self, p):
         self.bad(self.chance(p), ["ingress", "egress"])
 
+    def connections(self):
+        """From the near end: (own port, the other's)."""
+        done = subprocess.run(["ss", "-Htn", "state", "established", "dst", FAR], text=True, capture_output=True, check=False, timeout=30)
+        if done.returncode:
+            raise NoGround(f"ss: {done.stderr.strip()}")
+        return [tuple(int(at.rsplit(":", 1)[1]) for at in line.split()[2:4]) for line in done.stdout.splitlines()]
+
+    def reset(self, pick):
+        """Somebody on the way resets connections between members that live: those that pick picks."""
+        for own, other in pick(sorted(self.connections())):
+            done = subprocess.run(["ss", "-K", "-t", "dst", FAR, "sport", "=", f":{own}", "dport", "=", f":{other}"], text=True, capture_output=True, check=False, timeout=30)
+            if done.returncode:
+                raise NoGround(f"ss -K: {done.stderr.strip()}")
+
     def slow(self, mbit):
         queue = f"root tbf rate {mbit}mbit burst 64k limit 4m\n"
         self.run("tc", f"qdisc add dev near {queue}")

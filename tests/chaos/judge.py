@@ -51,7 +51,7 @@ class Round:
         return {self.world_rank(f[0], r) for r in f[1]["ranks"] or f[1]["per"]} if f else set()
 
     def culprits(self, observer):
-        if self.kind == "lossy" or self.plan["fault"] == "HALF": # either end of a bad way; who sees it first may still tell all
+        if self.kind == "lossy" or self.plan["fault"] in ("HALF", "RESET"): # either end of a bad way; who sees it first may still tell all
             return set(range(self.plan["world"])) - {observer}
         if self.kind == "cut":
             far = set(self.plan["far"])
@@ -77,6 +77,12 @@ class Round:
             return False
         return any(self.explained(named, n, (*seen, named)) for n in self.names(named))
 
+    def check_own(self):
+        """Who has run out of descriptors says so."""
+        f = self.failed(self.plan["victim"]) if self.plan["fault"] == "FILES" and self.hit else None
+        if f and f[1]["code"] != "LIMIT":
+            self.say("WRONG_CODE", f"rank {self.plan['victim']} has no descriptors, {f[0]}: {f[1]['code']}: {f[1]['detail']}")
+
     def judged(self):
         """Those whose story counts: not the dead, nor the one who has run out of something itself."""
         own = {self.plan["victim"]} if self.kind in ("own", "abort") or self.stopped else set()
@@ -101,6 +107,8 @@ class Round:
         if self.kind == "store":
             return
         codes = LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()) | ({"IO"} if phase in ("create", "split") else set()) # IO: refused
+        if self.plan["fault"] == "FILES" and d["code"] != "LIMIT" and d["code"] != "EVICTED":
+            self.say("WRONG_CODE", f"{where}: out of descriptors is LIMIT, and nobody waits for it in vain")
         if self.plan["fault"] == "MEMCG":
             codes = codes | {"NO_MEMORY"} # what it says before the kernel ends it
         if self.kind in ("lethal", "cut", "lossy", "abort") and d["code"] not in codes:
@@ -108,11 +116,12 @@ class Round:
         if self.kind == "lethal" and d["code"] == "TIMEOUT" and phase not in ("create", "split"):
             self.say("WRONG_CODE", f"{where}: a loss is noticed before the deadline")
         if not names:
-            if d["code"] != "EVICTED":
+            if d["code"] != "EVICTED" and (self.kind, d["code"]) != ("lossy", "TIMEOUT"): # all are in it, and it is only slow
                 self.say("UNNAMED", where)
         elif d["code"] == "TIMEOUT" or d["code"] == "EVICTED":
             meets_far = self.kind in ("cut", "lossy") and phase == "create" # who can't reach the meeting place is missing for all
-            if d["code"] == "TIMEOUT" and not meets_far and not any(self.explained(rank, n) for n in names):
+            ends = self.plan["fault"] in ("HALF", "LOSS", "RESET") and rank in names # told by the other end of the bad way
+            if d["code"] == "TIMEOUT" and not meets_far and not ends and not any(self.explained(rank, n) for n in names):
                 self.say("WRONG_NAME", where)
         elif not all(self.explained(rank, n) for n in names):
             self.say("WRONG_NAME", where)
@@ -198,6 +207,7 @@ class Round:
             f = self.failed(rank)
             if f:
                 self.check_error(rank, *f)
+        self.check_own()
         for phase in plans.PHASES[:4]:
             self.check_agreement(phase)
         for rank in range(self.plan["world"]):

@@ -15,9 +15,11 @@ import json
 import os
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
@@ -71,11 +73,28 @@ def abilities(work, instrumented):
         g.cable.lose(0.5)
         g.cable.slow(16)
 
+    def reset():
+        g = ground.Ground(os.path.join(work, "try2"), True, 1 << 20, 1 << 20)
+        with socket.socket() as s:
+            s.bind((ground.NEAR, 0))
+            s.listen()
+            ground.enter_net(g.cable.far)
+            far = socket.create_connection(s.getsockname(), 5)
+            ground.enter_net(g.cable.near)
+            with s.accept()[0] as near, far:
+                g.cable.reset(lambda found: found)
+                try:
+                    near.settimeout(1)
+                    near.recv(1)
+                    raise ground.NoGround("ss -K resets nothing here")
+                except ConnectionError:
+                    pass
+
     def cgroup():
         limit = ground.Limit(f"isthmus-chaos-try-{os.getpid()}")
         limit.write(limit.knob, str(1 << 30))
         limit.close()
-    why = {"ground": attempt(plain), "cable": attempt(cable), "cgroup": attempt(cgroup)}
+    why = {"ground": attempt(plain), "cable": attempt(cable), "reset": attempt(reset), "cgroup": attempt(cgroup)}
     why["plain"] = "the build is instrumented, and needs address space" if instrumented else None
     return why
 
@@ -85,6 +104,27 @@ def programs(build):
     with open(worker, "rb") as f:
         code = f.read()
     return {"tool": tool, "worker": worker, "instrumented": b"__asan_init" in code or b"__tsan_init" in code}
+
+
+class Stalls(threading.Thread):
+    """When the machine gave nobody the CPU: then what the members take for silence says nothing about them."""
+    TICK_S, LONG_S = 0.02, 0.4
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.seen = []
+
+    def run(self):
+        last = time.monotonic()
+        while True:
+            time.sleep(self.TICK_S)
+            now = time.monotonic()
+            if now - last > self.LONG_S:
+                self.seen.append((last, now))
+            last = now
+
+    def worst(self, since):
+        return max((b - a for a, b in self.seen if b > since), default=0.0)
 
 
 class Slot:
@@ -126,8 +166,16 @@ class Chaos:
         self.args, self.work = args, work
         self.scale = dict(SCALE)
         self.table = collections.Counter()
+        self.dealt = collections.Counter()
+        self.under_way = collections.Counter()
+        self.again = []
+        self.stalls = Stalls()
+        self.stalls.start()
         self.kinds = collections.Counter()
-        self.done = self.bad = self.missed = 0
+        self.done = self.bad = self.missed = self.stalled = 0
+        self.next = args.first
+        if args.resume and os.path.exists(args.resume):
+            self.load(args.resume)
 
     def learn(self, times):
         for phase, all_ms in times.items():
@@ -135,8 +183,34 @@ class Chaos:
                 if ms < 1000:
                     self.scale[phase] += (min(ms, 10 * self.scale[phase]) - self.scale[phase]) * 0.02
 
+    def cell(self, number):
+        """The cell that has been hit least; after so many vain ones another has its turn. One number's is drawn, so that it can be repeated."""
+        faults = self.args.faults
+        if self.args.only:
+            f, p = plans.cell_of(self.args.seed, number, faults)
+        else:
+            cells = [c for c in plans.cells(faults) if not self.args.phase or c[1] == self.args.phase]
+            most = 2 * self.args.rounds / len(cells) + 2
+            f, p = min(cells, key=lambda c: (self.dealt[c] >= most, self.table[c] + self.under_way[c], hash((number, c))))
+        return f, self.args.phase or p
+
+    def make(self, number):
+        f, p = self.cell(number)
+        self.dealt[f, p] += 1
+        self.under_way[f, p] += 1
+        return plans.make(self.args.seed, number, f, p)
+
     def take(self, slot):
         r = slot.result()
+        self.under_way[slot.plan["fault"], slot.plan["phase"]] -= 1
+        stall = self.stalls.worst(slot.began)
+        if r["bad"] and stall and slot.plan.get("tries", 0) < 2:
+            self.stalled += 1
+            slot.plan["tries"] = slot.plan.get("tries", 0) + 1
+            self.again.append(slot.plan)
+            print(f"    {plans.text(slot.plan)}: the machine stood still for {stall:.1f} s meanwhile; played again", flush=True)
+            shutil.rmtree(slot.folder, ignore_errors=True)
+            return
         self.done += 1
         self.learn(r["times"])
         if r["hit"]:
@@ -152,8 +226,8 @@ class Chaos:
                 print(f"    {name}: {text}")
             for line in r["told"]:
                 print(f"    {line}")
-            print(f"    again: --seed {self.args.seed} --only {r['number']}; logs: {slot.folder}" if self.args.keep else
-                  f"    again: --seed {self.args.seed} --only {r['number']}", flush=True)
+            print(f"    again: --seed {self.args.seed} --fault {r['fault']} --phase {r['phase']} --only {r['number']}"
+                  f"{'; logs: ' + slot.folder if self.args.keep else ''}", flush=True)
         elif self.args.verbose:
             print(f"{r['number']}: {plans.text(slot.plan)} | hit in {r['hit']} | {time.monotonic() - slot.began:.1f} s\n    " + "\n    ".join(r["told"]), flush=True)
         if not (r["bad"] and self.args.keep):
@@ -163,14 +237,16 @@ class Chaos:
         slots, end = [], time.monotonic() + self.args.seconds if self.args.seconds else None
         numbers = iter(numbers)
         more = True
-        while more or slots:
+        while more or slots or self.again:
+            while self.again and len(slots) < self.args.jobs:
+                slots.append(Slot(self.again.pop(), self.args, self.work, self.scale))
             while more and len(slots) < self.args.jobs:
                 number = next(numbers, None)
                 if number is None or (end and time.monotonic() > end) or self.bad >= self.args.stop:
                     more = False
                     break
-                slots.append(Slot(plans.make(self.args.seed, number, self.args.faults, self.args.only and self.args.one_fault, self.args.phase), self.args, self.work,
-                                  self.scale))
+                self.next = number + 1
+                slots.append(Slot(self.make(number), self.args, self.work, self.scale))
             for fd in select.select([s.pipe for s in slots], [], [], 1)[0] if slots else []:
                 slot = next(s for s in slots if s.pipe == fd)
                 if slot.read():
@@ -180,14 +256,35 @@ class Chaos:
                 if time.monotonic() - s.began > GUARD_S:
                     os.kill(s.pid, 9)
 
+    COUNTS = ("done", "bad", "missed", "stalled", "next")
+
+    def load(self, file):
+        """Where an earlier run with this file stopped."""
+        with open(file, encoding="utf-8") as f:
+            old = json.load(f)
+        self.args.seed, self.scale, self.kinds = old["seed"], old["scale"], collections.Counter(old["kinds"])
+        for name in self.COUNTS:
+            setattr(self, name, old[name])
+        for name in ("table", "dealt"):
+            setattr(self, name, collections.Counter({(f, p): n for f, p, n in old[name]}))
+
+    def save(self, file):
+        new = {"seed": self.args.seed, "scale": self.scale, "kinds": self.kinds, **{name: getattr(self, name) for name in self.COUNTS},
+               **{name: [[f, p, n] for (f, p), n in getattr(self, name).items()] for name in ("table", "dealt")}}
+        with open(file, "w", encoding="utf-8") as f:
+            json.dump(new, f)
+
     def report(self):
+        for (fault, phase), why in plans.NEVER.items():
+            if fault in self.args.faults:
+                print(f"chaos: no {fault} in {phase}: {why}")
         print(f"{'hits':8}" + "".join(f"{p:>8}" for p in plans.PHASES))
         for fault in self.args.faults:
             row = "".join(f"{'-' if (fault, p) in plans.NEVER else self.table[fault, p]:>8}" for p in plans.PHASES)
             print(f"{fault:8}{row}")
         least = min((self.table[c] for c in plans.cells(self.args.faults)), default=0)
         print(f"chaos: seed {self.args.seed}: {self.done} schedules, {self.bad} with violations {dict(self.kinds) or ''}, {self.missed} where the fault came too late; "
-              f"least hits in a cell: {least}")
+              f"{f'{self.stalled} played again, since the machine stood still; ' if self.stalled else ''}least hits in a cell: {least}")
 
 
 def options():
@@ -204,13 +301,13 @@ def options():
     p.add_argument("--phase", choices=plans.PHASES)
     p.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1))
     p.add_argument("--stop", type=int, default=20, help="begin nothing more after so many bad ones")
+    p.add_argument("--resume", metavar="FILE", help="go on where the run that wrote this file stopped, and write it again")
     p.add_argument("--keep", action="store_true", help="keep the logs of bad schedules")
     p.add_argument("--verbose", action="store_true")
     args = p.parse_args()
     vars(args).update(programs(args.build))
     if args.seed is None:
         args.seed = int.from_bytes(os.urandom(3), "big")
-    args.one_fault = None
     return args
 
 
@@ -228,10 +325,12 @@ def main():
         for f in wanted:
             if f not in args.faults:
                 print(f"chaos: {f} is left out: {why[plans.NEEDS[f]]}")
-        print(f"chaos: seed {args.seed}, {args.jobs} at a time", flush=True)
         chaos = Chaos(args, work)
-        chaos.run(map(int, args.only.split(",")) if args.only else range(args.first, args.first + args.rounds))
+        print(f"chaos: seed {args.seed}, {args.jobs} at a time", flush=True)
+        chaos.run(map(int, args.only.split(",")) if args.only else range(chaos.next, args.first + args.rounds))
         chaos.report()
+        if args.resume:
+            chaos.save(args.resume)
         return 1 if chaos.bad else 0
     finally:
         if not args.keep:

@@ -15,6 +15,7 @@ FAULTS = {
     "ABORT": "abort",     # by the user, in another thread
     "CUT": "cut",         # all that goes between two hosts is dropped
     "HALF": "cut",        # what goes one way is dropped
+    "RESET": "cut",       # connections between two hosts are reset, new ones pass
     "LOSS": "lossy",      # some per cent of the frames are dropped, both ways
     "RATE": "harmless",   # the cable becomes slow
     "DELAY": "harmless",  # connections arrive late and out of order, chunks are held up
@@ -26,12 +27,12 @@ FAULTS = {
     "FULL": "own",        # the destination, or /dev/shm, is full
 }
 SELF = {"KILL": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc"}
-CABLE = {"CUT", "HALF", "LOSS", "RATE"}
+CABLE = {"CUT", "HALF", "RESET", "LOSS", "RATE"}
 LIMITS = {"SPACE", "FILES"}
 NEVER = {("ABORT", "create"): "there is no group to abort yet"}
-TIMEOUT_S, NO_PROGRESS_S = 5.0, 1.0
+TIMEOUT_S, NO_PROGRESS_S = 6.0, 2.0 # others may want the CPUs as well
 OLD, NEW, HEALED = 1, 2, 3
-NEEDS = {**{f: "cable" for f in CABLE}, "MEMCG": "cgroup", "SPACE": "plain"}
+NEEDS = {**{f: "cable" for f in CABLE}, "RESET": "reset", "MEMCG": "cgroup", "SPACE": "plain"}
 
 
 def cells(faults):
@@ -39,7 +40,7 @@ def cells(faults):
 
 
 def cell_of(seed, number, faults):
-    """All cells come equally often: one deck after the other, each in an order of its own."""
+    """For single numbers: all cells equally often, one deck after the other, each in an order of its own."""
     deck = cells(faults)
     n, k = divmod(number - 1, len(deck))
     random.Random(f"{seed}/deck/{n}").shuffle(deck)
@@ -73,7 +74,8 @@ def split_of(rng, plan):
 def strength_of(rng, plan):
     fault = plan["fault"]
     if fault == "ALLOC":
-        plan["nth"], plan["row"] = int(rng.choice([3, 20, 120]) * rng.random()), rng.choice([1, 1, 1, 2, 5, 0])
+        most = rng.choice({"create": [3, 20, 120], "free": [1, 2]}.get(plan["phase"], [3, 12, 50]))
+        plan["nth"], plan["row"] = int(most * rng.random()), rng.choice([1, 1, 1, 2, 5, 0])
     elif fault == "FILES":
         plan["room"] = rng.randint(0, 12)
     elif fault == "SPACE":
@@ -86,16 +88,19 @@ def strength_of(rng, plan):
         plan["mbit"] = rng.choice([16, 40, 100])
     elif fault == "HALF":
         plan["way"] = rng.choice(["ingress", "egress"])
+    elif fault == "RESET":
+        plan["all"] = rng.random() < 0.3
+        if plan["phase"] == "update" and rng.random() < 0.5:
+            plan["moment"] = rng.uniform(0.7, 1.0) # near the vote
     elif fault == "FULL":
         plan["leave"] = rng.choice([0, 0, 4096, 100000, 1 << 20])
     elif fault == "STORE":
         plan["back"] = rng.random() < 0.5
 
 
-def make(seed, number, faults=tuple(FAULTS), fault=None, phase=None):
+def make(seed, number, fault, phase):
     rng = random.Random(f"{seed}/{number}")
-    f, p = cell_of(seed, number, list(faults))
-    plan = {"seed": seed, "number": number, "fault": fault or f, "phase": phase or p, "world": rng.choice([3, 4, 4, 5]), "lie": "", "liar": None}
+    plan = {"seed": seed, "number": number, "fault": fault, "phase": phase, "world": rng.choice([3, 4, 4, 5]), "lie": "", "liar": None}
     world = plan["world"]
     roles_of(rng, plan)
     plan["victim"] = rng.randrange(world)
@@ -111,7 +116,8 @@ def make(seed, number, faults=tuple(FAULTS), fault=None, phase=None):
     plan["on_loss"] = rng.choice(["fail", "fail", "continue"])
     plan["bucket_kb"] = rng.choice([64, 256, 1024])
     plan["kb"] = rng.choice([64, 512, 1024, 2048]) if plan["fault"] != "RATE" else 512
-    plan["moment"] = 0.0 if rng.random() < 0.25 else rng.uniform(0, 1.05)
+    early = plan["phase"] == "free" # short, and nothing comes after it
+    plan["moment"] = 0.0 if rng.random() < (0.5 if early else 0.25) else rng.uniform(0, 0.8 if early else 1.05)
     plan["again"] = rng.random() < 0.5  # a killed one is replaced when the others start anew
     plan["slow_us"] = rng.choice([0, 3000, 20000]) if plan["fault"] == "SLOW" else 0
     strength_of(rng, plan)
@@ -119,7 +125,7 @@ def make(seed, number, faults=tuple(FAULTS), fault=None, phase=None):
 
 
 def text(plan):
-    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back") if k in plan)
+    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all") if k in plan)
     split = ",".join(map(str, plan["split"])) or "none"
     return (f"{plan['fault']} rank {plan['victim']} in {plan['phase']} at {plan['moment']:.2f} {extra} | world {plan['world']} "
             f"{' '.join(r + (':' + d if d else '') for r, d in zip(plan['roles'], plan['dests']))} | split {split} | {plan['transport']}"

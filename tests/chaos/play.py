@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plays one schedule: makes the ground, starts the workers, lets the fault strike, waits for all, lets the same processes start
 anew, ends them, looks for what is left. Run in a process of its own, since it moves into other namespaces."""
+import itertools
 import json
 import os
 import random
@@ -181,7 +182,13 @@ class Play:
 
     def wake(self, w):
         w.stopped, w.since = False, time.monotonic()
+        self.keep_awake(w, w.since + 2)
+
+    def keep_awake(self, w, until):
+        """It told of its stop before it stopped: it may do so only now."""
         w.kill(signal.SIGCONT)
+        if not w.idle and time.monotonic() < until:
+            self.later(0.05, lambda: self.keep_awake(w, until))
 
     def read(self, w):
         try:
@@ -245,6 +252,9 @@ class Play:
     def do_half(self, _):
         self.ground.cable.half(self.plan["way"])
 
+    def do_reset(self, _):
+        self.ground.cable.reset(lambda found: found if self.plan["all"] else self.rng.sample(found, min(1, len(found))))
+
     def do_loss(self, _):
         self.ground.cable.lose(self.plan["chance"])
 
@@ -268,8 +278,9 @@ class Play:
             w.limit(resource.RLIMIT_AS, int(f.read().split()[0]) * resource.getpagesize() + self.plan["room"])
 
     def do_files(self, w):
-        used = [int(n) for n in os.listdir(f"/proc/{w.process.pid}/fd")]
-        w.limit(resource.RLIMIT_NOFILE, len(used) + self.plan["room"])
+        used = {int(n) for n in os.listdir(f"/proc/{w.process.pid}/fd")}
+        unused = (n for n in itertools.count() if n not in used)
+        w.limit(resource.RLIMIT_NOFILE, next(itertools.islice(unused, self.plan["room"], None)))
 
     def do_full(self, w):
         self.ground.fill("/dev/shm" if self.plan["dests"][self.plan["victim"]] == "shm" else self.to, self.plan["leave"])
