@@ -107,7 +107,7 @@ class Round:
         if self.kind == "store":
             return
         codes = LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()) | ({"IO"} if phase in ("create", "split") else set()) # IO: refused
-        if self.plan["fault"] == "FILES" and d["code"] != "LIMIT" and d["code"] != "EVICTED":
+        if self.plan["fault"] == "FILES" and phase in ("create", "split") and d["code"] not in ("LIMIT", "EVICTED"):
             self.say("WRONG_CODE", f"{where}: out of descriptors is LIMIT, and nobody waits for it in vain")
         if self.plan["fault"] == "MEMCG":
             codes = codes | {"NO_MEMORY"} # what it says before the kernel ends it
