@@ -30,7 +30,7 @@ SELF = {"KILL": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT"
 CABLE = {"CUT", "HALF", "RESET", "LOSS", "RATE"}
 LIMITS = {"SPACE", "FILES"}
 NEVER = {("ABORT", "create"): "there is no group to abort yet"}
-TIMEOUT_S, NO_PROGRESS_S = 6.0, 2.0 # others may want the CPUs as well
+TIMEOUT_S, NO_PROGRESS_S = 10.0, 2.0 # others may want the CPUs as well
 OLD, NEW, HEALED = 1, 2, 3
 NEEDS = {**{f: "cable" for f in CABLE}, "RESET": "reset", "MEMCG": "cgroup", "SPACE": "plain"}
 
