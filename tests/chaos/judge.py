@@ -118,10 +118,10 @@ class Round:
         if not names:
             if d["code"] != "EVICTED" and (self.kind, d["code"]) != ("lossy", "TIMEOUT"): # all are in it, and it is only slow
                 self.say("UNNAMED", where)
-        elif d["code"] == "TIMEOUT" or d["code"] == "EVICTED":
+        elif d["code"] in ("TIMEOUT", "EVICTED", "IO"): # IO names both who can't be reached and who says so
             meets_far = self.kind in ("cut", "lossy") and phase == "create" # who can't reach the meeting place is missing for all
             ends = self.plan["fault"] in ("HALF", "LOSS", "RESET") and rank in names # told by the other end of the bad way
-            if d["code"] == "TIMEOUT" and not meets_far and not ends and not any(self.explained(rank, n) for n in names):
+            if d["code"] != "EVICTED" and not meets_far and not ends and not any(self.explained(rank, n) for n in names):
                 self.say("WRONG_NAME", where)
         elif not all(self.explained(rank, n) for n in names):
             self.say("WRONG_NAME", where)
