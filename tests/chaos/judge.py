@@ -67,7 +67,7 @@ class Round:
         if not a or not b:
             return False
         order = plans.PHASES.index
-        return order(a[0]) < order(b[0]) or (a[0] == b[0] and a[0] in ("create", "split") and a[1]["t"] <= b[1]["t"])
+        return order(a[0]) < order(b[0]) or (a[0] == b[0] and a[0] in ("create", "split"))
 
     def explained(self, observer, named, seen=()):
         """The one to blame, or one who gave up because of the one to blame."""
@@ -101,6 +101,8 @@ class Round:
         if d["code"] == "EVICTED" and "SLOW_PEER" in d["detail"] and rank == self.plan["victim"] and self.plan["fault"] in ("SLOW", "BLINK") and \
                 phase == "update" and self.plan["on_loss"] == "continue":
             return # it did hold up the others, for longer than a third of the no-progress limit
+        if d["code"] == "NO_RECEIVERS" and self.kind in ("cut", "lossy") and self.plan["on_loss"] == "continue" and phase in ("gather", "update"):
+            return # a source that goes on by itself
         if self.kind == "harmless" or self.hit is None or (self.kind == "store" and self.hit != "create"):
             self.say("SPOILT", where)
             return
