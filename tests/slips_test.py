@@ -164,5 +164,22 @@ class Folders(Case):
         self.assertEqual(os.listdir(self.folder.name), [])
 
 
+class Words(Case):
+    """What comes from outside does not steer the terminal that shows it."""
+
+    def test_names_that_steer_a_terminal(self):
+        write(self.path("m.safetensors"), [("a\x1b[31mb\x7f", "U8", [1])])
+        done = Done(self.start("inspect", self.path("m.safetensors")))
+        self.assertEqual(done.status, 1, done.stderr)
+        self.assertIn("BAD_NAME", done.stderr)
+        self.assertIn("a?[31mb", done.stderr)
+        self.assertFalse([c for c in done.stderr if c < " " and c != "\n"] + ["\x7f"] * ("\x7f" in done.stderr))
+
+    def test_an_empty_destination(self):
+        done = Done(self.start("pull", "", "--at", self.store(), "--world", "2", "--rank", "1", "--json", "--timeout", "2"))
+        self.assertEqual((done.status, done.error["code"]), (2, "INVALID_ARGUMENT"), done.stderr)
+        self.assertIn("empty", done.error["detail"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -220,7 +220,9 @@ ist_sink_open(struct ist_env *env, const char *dest, uint32_t flags, struct ist_
 
 	if (e)
 		return e;
-	if (!dest || !dest[0] || !out || (flags & ~(uint32_t)(IST_SINK_NO_REPLACE | IST_SINK_WEIGHTS_ONLY)))
+	if (dest && !dest[0])
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "the destination is empty");
+	if (!dest || !out || (flags & ~(uint32_t)(IST_SINK_NO_REPLACE | IST_SINK_WEIGHTS_ONLY)))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "dest or out is missing, or flags is not made of those there are");
 	if (!strcmp(dest, "mem:"))
 		return ist__sink_mem_open(env, out, err);

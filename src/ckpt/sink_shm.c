@@ -242,7 +242,7 @@ ist__sink_shm_open(struct ist_env *env, const char *name, uint32_t flags, struct
 	ist_err e;
 
 	if (!ist__file_name_ok(name, strlen(name)))
-		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "\"shm:%.255s\": a name without '/' is due", name);
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "\"shm:%.255s\": a name of 1 to 255 bytes without '/' is due", name);
 	snprintf(path, sizeof(path), WHERE "/%s", name);
 	s = ist__alloc(ist__env_ctx(env), sizeof(*s));
 	if (!s)

@@ -12,16 +12,29 @@
 
 static const char *const level_names[] = { "error", "warning", "info", "debug", "trace" };
 
+/* Names in files and words of peers may hold what steers a terminal. */
+static const char *
+harmless(char *text)
+{
+	for (char *c = text; *c; c++)
+		if (((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7F)
+			*c = '?';
+	return text;
+}
+
 static void
 line(const struct cli *cli, int32_t level, const char *text)
 {
 	bool bare = level == IST_LOG_INFO;
+	char shown[8192];
+
+	snprintf(shown, sizeof(shown), "%s", text);
 
 	progress_hide();
 	if (!progress_room())
 		return;
 	fprintf(stderr, "isthmus%s%s%s%s: %s%s%s\n", cli->verb ? " " : "", cli->verb ? cli->verb->name : "", cli->who[0] ? " " : "",
-		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", text);
+		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", harmless(shown));
 }
 
 void
@@ -173,15 +186,15 @@ tell_ranks(const struct ist_error *err)
 static void
 tell_error(const struct cli *cli, const struct ist_error *err)
 {
-	char text[512];
+	char text[512], shown[sizeof(err->detail)];
 
 	snprintf(text, sizeof(text), "%s: %s", ist_err_name(err->code), ist_err_text(err->code));
 	line(cli, IST_LOG_ERROR, text);
 	if (err->detail[0])
-		cli_add("  %s\n", err->detail);
+		cli_add("  %s\n", (snprintf(shown, sizeof(shown), "%s", err->detail), harmless(shown)));
 	tell_ranks(err);
 	if (err->tensor[0])
-		cli_add("  tensor: %s\n", err->tensor);
+		cli_add("  tensor: %s\n", (snprintf(shown, sizeof(shown), "%s", err->tensor), harmless(shown)));
 	if (err->bucket != IST_NO_BUCKET)
 		cli_add("  bucket: %llu\n", (unsigned long long)err->bucket);
 	if (err->op[0])
