@@ -5,7 +5,8 @@
  * deadline, the scarce one says NO_MEMORY (or is well: what is only a convenience may fail), the other one names it, and
  * after that the same envs make a group that works, and nothing stays allocated.
  *
- * A group's life: forming, byte strings, a vote, a split, the end. A sync's: gather, two updates, the end.
+ * A group's life: forming, byte strings, a vote, a split, the end. A sync's: gather, two updates, the end; the
+ * same with a tensor in slices. A stream's: some tensors, the end.
  * Strided unless ISTHMUS_LONG_TESTS is set; ISTHMUS_SCARCE_AT=K shows one moment.
  */
 #include <stdarg.h>
@@ -43,7 +44,7 @@ struct life {
 	struct ist_error err;
 	const char *where;
 	uint8_t bytes[TENSORS][70000];
-	bool committed;
+	bool committed, sliced;
 };
 
 static void *
@@ -152,6 +153,25 @@ take_commit(void *ctx, uint64_t version)
 	((struct life *)ctx)->committed = true;
 }
 
+/* The last tensor in two slices. */
+static ist_err
+give_slices(struct life *l, const struct ist_tensor *whole, struct ist_checkpoint **ck)
+{
+	struct ist_slice where[TENSORS + 1];
+	struct ist_tensor t[TENSORS + 1];
+	uint64_t half = sizeof(l->bytes[0]) / 2;
+
+	for (uint32_t i = 0; i <= TENSORS; i++) {
+		t[i] = whole[i < TENSORS ? i : TENSORS - 1];
+		where[i] = (struct ist_slice){ .struct_size = sizeof(where[i]), .whole = { t[i].shape[0] } };
+	}
+	t[TENSORS - 1].shape[0] = t[TENSORS - 1].bytes = half;
+	t[TENSORS].shape[0] = t[TENSORS].bytes = sizeof(l->bytes[0]) - half;
+	t[TENSORS].addr = l->bytes[TENSORS - 1] + half;
+	where[TENSORS].begin[0] = half;
+	return ist_checkpoint_from_slices(l->env, t, where, TENSORS + 1, ck, &l->err);
+}
+
 static bool
 take_part(struct life *l, struct ist_sync *sync, struct ist_checkpoint **ck, struct ist_sink **sink)
 {
@@ -165,7 +185,7 @@ take_part(struct life *l, struct ist_sync *sync, struct ist_checkpoint **ck, str
 	for (uint32_t i = 0; i < TENSORS; i++)
 		t[i] = (struct ist_tensor){ .struct_size = sizeof(t[i]), .rank = 1, .name = names[i], .dtype = "U8", .shape = { sizeof(l->bytes[i]) },
 			.bytes = sizeof(l->bytes[i]), .addr = l->bytes[i] };
-	return went(l, "checkpoint", ist_checkpoint_from_tensors(l->env, t, TENSORS, ck, &l->err)) &&
+	return went(l, "checkpoint", l->sliced ? give_slices(l, t, ck) : ist_checkpoint_from_tensors(l->env, t, TENSORS, ck, &l->err)) &&
 		went(l, "sync_source", ist_sync_source(sync, *ck, 0, 0, &l->err));
 }
 
@@ -190,6 +210,64 @@ use_sync(struct life *l, struct ist_group *g)
 	ist_sync_free(sync);
 	ist_sink_free(sink);
 	ist_checkpoint_free(ck);
+}
+
+static void
+use_slices(struct life *l, struct ist_group *g)
+{
+	l->sliced = true;
+	use_sync(l, g);
+}
+
+static void
+push_all(struct life *l, struct ist_group *g, const struct ist_stream_args *args)
+{
+	static const char *const names[TENSORS] = { "a", "b", "c" };
+	struct ist_push *push = NULL;
+	bool ok = went(l, "push_begin", ist_push_begin(g, args, &push, &l->err));
+
+	memset(l->bytes, 7, sizeof(l->bytes));
+	for (uint32_t i = 0; ok && i < TENSORS; i++) {
+		struct ist_tensor t = { .struct_size = sizeof(t), .rank = 1, .name = names[i], .dtype = "U8", .shape = { sizeof(l->bytes[i]) },
+			.bytes = sizeof(l->bytes[i]), .addr = l->bytes[i] };
+
+		ok = went(l, "push_tensor", ist_push_tensor(push, &t, &l->err));
+	}
+	if (push)
+		(void)went(l, "push_end", ist_push_end(push, NULL, ok ? &l->err : NULL));
+}
+
+static void
+pull_all(struct life *l, struct ist_group *g, const struct ist_stream_args *args)
+{
+	struct ist_piece piece = { .struct_size = sizeof(piece) };
+	struct ist_pull *pull = NULL;
+	uint32_t more = 1, end = 0;
+	uint64_t came = 0;
+	bool ok = went(l, "pull_begin", ist_pull_begin(g, args, &pull, &l->err));
+
+	while (ok) {
+		ok = went(l, "pull_next", ist_pull_next(pull, &piece, &more, &end, &l->err));
+		if (!ok || !more)
+			break;
+		CHECK(((const uint8_t *)piece.addr)[0] == 7);
+		came += piece.bytes;
+		ok = !end || went(l, "pull_done", ist_pull_done(pull, &l->err));
+	}
+	if (pull)
+		ok = went(l, "pull_end", ist_pull_end(pull, NULL, ok ? &l->err : NULL));
+	CHECK(!ok || came == sizeof(l->bytes));
+}
+
+static void
+use_stream(struct life *l, struct ist_group *g)
+{
+	struct ist_stream_args args = { .struct_size = sizeof(args), .bucket_bytes = 65536 };
+
+	if (l->rank == 0)
+		push_all(l, g, &args);
+	else
+		pull_all(l, g, &args);
 }
 
 static void *
@@ -360,6 +438,34 @@ a_sync_whose_source_is_scarce(void **state)
 	wherever_memory_ends(0, use_sync);
 }
 
+static void
+slices_whose_sink_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(1, use_slices);
+}
+
+static void
+slices_whose_source_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(0, use_slices);
+}
+
+static void
+a_stream_whose_taker_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(1, use_stream);
+}
+
+static void
+a_stream_whose_giver_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(0, use_stream);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -368,6 +474,10 @@ main(int argc, char **argv)
 		cmocka_unit_test(a_group_where_rank_0_is_scarce),
 		cmocka_unit_test(a_sync_whose_sink_is_scarce),
 		cmocka_unit_test(a_sync_whose_source_is_scarce),
+		cmocka_unit_test(slices_whose_sink_is_scarce),
+		cmocka_unit_test(slices_whose_source_is_scarce),
+		cmocka_unit_test(a_stream_whose_taker_is_scarce),
+		cmocka_unit_test(a_stream_whose_giver_is_scarce),
 	};
 
 	if (argc > 1)

@@ -92,13 +92,14 @@ stop_all(struct ist_pull *pull, const struct ist_error *mine, const char *op, st
 {
 	struct ist__stream *s = pull->s;
 	struct ist__gate g = { .bytes = 0 };
-	struct ist_error why = *mine;
+	struct ist_error why = *mine, late;
 	ist_err e;
 
 	ist__fail_rank(&why, s->rank);
+	ist_error_init(&late); /* one of its own: a wait that ends well wipes what it is given */
 	/* the root may be waiting for this bucket before it comes to the gate */
-	if (pull->now.at && (e = ist__ring_release(&s->ring, slot_of(pull->now.index), ist__stream_deadline(s), &why)) != IST_OK)
-		return ist__stream_stop(s, &why, err);
+	if (pull->now.at && (e = ist__ring_release(&s->ring, slot_of(pull->now.index), ist__stream_deadline(s), &late)) != IST_OK)
+		return ist__stream_stop(s, &late, err);
 	pull->now.at = NULL;
 	/* after gate n + 1 of the last bucket n there is only the vote */
 	if (s->ended && pull->next.last == 2)

@@ -98,8 +98,11 @@ flush(struct ist_push *push, uint8_t last, struct ist_error *err)
 	ist_err e;
 
 	ist_error_init(&why);
-	if (push->table.bad || push->table.bytes == 0) {
-		ist__fail_memory(&why, "push");
+	if (s->why.code || push->table.bad || push->table.bytes == 0) {
+		if (s->why.code)
+			why = s->why;
+		else
+			ist__fail_memory(&why, "push");
 		ist__fail_rank(&why, s->rank);
 		e = ist__stream_gate(s, &why, &g, "push", &why);
 		return ist__stream_stop(s, &why, err);
@@ -233,6 +236,10 @@ ist_push_tensor(struct ist_push *push, const struct ist_tensor *tensor, struct i
 	if (tensor->alias_of && strlen(tensor->alias_of) > 511)
 		return ist__fail(err, IST_BAD_NAME, "push_tensor", "alias_of is longer than 511 bytes");
 	e = ist__ledger_add(&push->s->ledger, tensor, "push_tensor", err);
+	if (e == IST_NO_MEMORY && !push->s->why.code) { /* without this tensor the stream can't end well */
+		ist__fail_memory(&push->s->why, "push_tensor");
+		ist__fail_rank(&push->s->why, push->s->rank);
+	}
 	if (e)
 		return e;
 	t = *tensor;
@@ -264,7 +271,7 @@ ist_push_end(struct ist_push *push, struct ist_report *out, struct ist_error *er
 	ist_error_init(&why);
 	if (s->failed) {
 		e = ist__stream_stop(s, &s->why, err);
-	} else if (s->ledger.n == 0) {
+	} else if (s->ledger.n == 0 && !s->why.code) {
 		struct ist__gate g = { .last = 1 };
 
 		ist__fail(&why, IST_EMPTY_UPDATE, "push_end", "no tensor was pushed");
