@@ -176,13 +176,13 @@ move(struct shared *s, enum how how, uint32_t rank, uint32_t receivers, uint8_t 
 	}
 	if (how == OWN_COPY && rank > 0)
 		for (uint64_t at = 0; at < bytes; at += PIECE)
-			ist__host_copy_many(copier, &(void *){ to[rank - 1] + at }, 1, from + at, PIECE);
+			ist__host_copy_many(copier, bytes, &(void *){ to[rank - 1] + at }, 1, from + at, PIECE);
 	if (how != TOGETHER)
 		return;
 	for (uint64_t at; (at = atomic_fetch_add(&s->ticket, PIECE)) < bytes;) {
 		for (uint32_t i = 0; i < receivers; i++)
 			all[i] = to[i] + at;
-		ist__host_copy_many(copier, all, receivers, from + at, PIECE);
+		ist__host_copy_many(copier, bytes, all, receivers, from + at, PIECE);
 	}
 }
 

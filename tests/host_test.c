@@ -660,7 +660,7 @@ every_copy_loop_copies(void **state)
 	fill(a, 1 << 20, 4);
 	for (int i = 0; i < 40; i++) {
 		memset(b, 0, 1 << 20);
-		ist__host_copy(&copier, b, a, 1 << 20);
+		ist__host_copy(&copier, 64 << 20, b, a, 1 << 20);
 		CHECK(!memcmp(a, b, 1 << 20));
 	}
 	CHECK(!copier.learning && ist__host_copier_name(&copier));

@@ -96,6 +96,10 @@ struct ist_host {
 	void (*free)(void *ctx, void *p);
 	const struct ist_device *(*device)(void *ctx, uint32_t mem); /* NULL: absent; never goes away */
 	ist_err (*thread)(void *ctx, const char *name, void (*run)(void *arg), void *arg); /* signals blocked, named ist-NAME, the env's CPUs */
+	/* Memory of the env that all channels of a backend share (what was found out about this machine, say): made at the
+	 * first call with that key, zeros and then init (may be NULL), the same at later ones; freed after the env's last
+	 * channel. key: an address of the backend's own. NULL: no memory. Absent from older cores. */
+	void *(*keep)(void *ctx, const void *key, uint64_t bytes, void (*init)(void *p));
 };
 
 enum ist_state {

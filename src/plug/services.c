@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* Device memory that a plug-in got through alloc; host memory needs no such note. */
@@ -16,6 +17,14 @@ struct lent {
 	const struct ist_device *device;
 	uint32_t mem;
 	int32_t index;
+};
+
+/* Memory that a backend shares between its channels. */
+struct kept {
+	struct kept *next;
+	const void *key;
+	uint64_t bytes;
+	_Alignas(64) uint8_t room[];
 };
 
 struct ist__services {
@@ -29,6 +38,7 @@ struct ist__services {
 	uint64_t threads;
 	bool over; /* the env is gone */
 	struct lent *lent;
+	struct kept *kept;
 };
 
 static bool
@@ -127,9 +137,38 @@ struct job {
 	void *arg;
 };
 
+static void *
+host_keep(void *ctx, const void *key, uint64_t bytes, void (*init)(void *p))
+{
+	struct ist__services *s = ctx;
+	struct kept *k;
+	uint64_t whole;
+
+	if (!key || __builtin_add_overflow(bytes, sizeof(*k) + 64, &whole))
+		return NULL;
+	pthread_mutex_lock(&s->lock);
+	for (k = s->kept; k && k->key != key; k = k->next)
+		;
+	if (!k && (k = aligned_alloc(64, whole & ~UINT64_C(63))) != NULL) {
+		memset(k, 0, whole & ~UINT64_C(63));
+		k->next = s->kept;
+		k->key = key;
+		k->bytes = bytes;
+		if (init)
+			init(k->room);
+		s->kept = k;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return k && k->bytes >= bytes ? k->room : NULL;
+}
+
 static void
 services_free(struct ist__services *s)
 {
+	for (struct kept *k = s->kept, *next; k; k = next) {
+		next = k->next;
+		free(k);
+	}
 	pthread_cond_destroy(&s->ended);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
@@ -198,6 +237,7 @@ ist__services_new(struct ist_env *env, const struct ist_device *(*device)(void *
 		.free = host_free,
 		.device = host_device,
 		.thread = host_thread,
+		.keep = host_keep,
 	};
 	s->env = env;
 	s->ctx = *ist__env_ctx(env);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_move.c - broadcasts of memory: into private copies, and as views, which receivers read where the root has them.
- * Buffers are cut from an arena far larger than the caches, touched beforehand, a new cut for each broadcast.
+ * bench_move.c - broadcasts of memory: into private copies, out of and into plain memory, or memory of the group
+ * (ist_group_alloc) at both ends; and as views, which receivers read where the root has them. Buffers are cut from an arena
+ * far larger than the caches, touched beforehand, a new cut for each broadcast. What has arrived is looked at.
  */
 #include "bench.h"
+#include "fill.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -80,31 +82,48 @@ row_of(struct bench *b, struct move *m, const char *what, uint64_t bytes)
 	return bench_measure(b, &row);
 }
 
-/* The root's memory must be the group's own, which not every backend has, and not every way. */
+/* Memory of the group on all ranks, touched; *out NULL on all of them where one can't have it. */
 static int
-views_of(struct bench *b, struct move *m, uint64_t bytes)
+group_memory(struct bench *b, uint64_t bytes, void **out)
 {
 	struct ist_group_info info = { .struct_size = sizeof(info) };
 	double all = ist_group_info(b->s.group, &info, NULL) == IST_OK && !info.tcp_pairs ? 1 : 2;
 	void *own = NULL;
 	int status;
 
-	if (b->s.rank == 0 && all < 1.5 && ist_group_alloc(b->s.group, bytes, IST_MEM_HOST, -1, &own, NULL))
+	*out = NULL;
+	if (all < 1.5 && ist_group_alloc(b->s.group, bytes, IST_MEM_HOST, -1, &own, NULL))
 		all = 2;
-	status = bench_slowest(b, all, &all);
-	if (status == EXIT_DONE && all < 1.5) {
-		/* others need a place as well, should a view not be had */
-		struct move v = { .arena = own ? own : m->arena, .room = bytes, .view = true };
-
-		if (own)
-			memcpy(own, m->arena, bytes);
-		status = row_of(b, &v, "view", bytes);
-		v.read = true;
-		if (status == EXIT_DONE)
-			status = row_of(b, &v, "view, read", bytes);
-	}
 	if (own)
+		fill_bytes(fill_key(1, "bench"), 0, own, bytes);
+	status = bench_slowest(b, all, &all);
+	if (own && (status != EXIT_DONE || all > 1.5))
 		ist_group_alloc_free(b->s.group, own);
+	else
+		*out = own;
+	return status;
+}
+
+/* The same broadcasts, and views, between memory of the group, which not every backend has, and not every way. */
+static int
+rows_of_group(struct bench *b, const uint64_t *sizes, size_t n, uint64_t room)
+{
+	struct move m = { .room = room }, v = { .room = sizes[n - 1], .view = true };
+	void *own;
+	int status = group_memory(b, room, &own);
+
+	if (!own)
+		return status;
+	m.arena = v.arena = own;
+	for (size_t i = 0; status == EXIT_DONE && i < n; i++)
+		status = row_of(b, &m, "broadcast, group memory", sizes[i]);
+	/* others need a place as well, should a view not be had */
+	if (status == EXIT_DONE)
+		status = row_of(b, &v, "view", v.room);
+	v.read = true;
+	if (status == EXIT_DONE)
+		status = row_of(b, &v, "view, read", v.room);
+	ist_group_alloc_free(b->s.group, own);
 	return status;
 }
 
@@ -112,18 +131,17 @@ int
 bench_broadcast(struct bench *b)
 {
 	static const uint64_t usual[] = { 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20 };
-	size_t n = sizeof(usual) / sizeof(usual[0]);
-	uint64_t only = option_number(&b->cli->o, OPT_SIZE, 0), max = only ? only : usual[n - 1];
-	struct move m = { .room = max > BENCH_ARENA ? max : BENCH_ARENA };
+	uint64_t only = option_number(&b->cli->o, OPT_SIZE, 0);
+	const uint64_t *sizes = only ? &only : usual;
+	size_t n = only ? 1 : sizeof(usual) / sizeof(usual[0]);
+	struct move m = { .room = sizes[n - 1] > BENCH_ARENA ? sizes[n - 1] : BENCH_ARENA };
 	int status = bench_limit(b);
 
 	m.arena = bench_buffer(m.room);
 	if (status == EXIT_DONE && !m.arena)
 		status = cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)m.room);
-	for (size_t i = 0; status == EXIT_DONE && i < (only ? 1 : n); i++)
-		status = row_of(b, &m, "broadcast", only ? only : usual[i]);
-	if (status == EXIT_DONE && b->s.world > 1)
-		status = views_of(b, &m, max);
+	for (size_t i = 0; status == EXIT_DONE && i < n; i++)
+		status = row_of(b, &m, "broadcast", sizes[i]);
 	free(m.arena);
-	return status;
+	return status == EXIT_DONE && b->s.world > 1 ? rows_of_group(b, sizes, n, m.room) : status;
 }

@@ -273,7 +273,8 @@ read_direct(struct ist_chan *chan, struct part *part, uint64_t mark)
 
 	if (n == 0)
 		return false;
-	ist__host_copy(&chan->copy_direct, (uint8_t *)part->op.dst.addr + part->got, part->from + part->got, n);
+	ist__host_move(chan, &chan->copiers->direct, part->op.dst.bytes, &(void *){ (uint8_t *)part->op.dst.addr + part->got }, 1,
+		part->from + part->got, n);
 	part->got += n;
 	ist__host_part_moved(chan, part, n);
 	return true;
@@ -293,7 +294,7 @@ read_staged(struct ist_chan *chan, struct peer *peer, struct part *part, uint64_
 	}
 	n = mark > part->got ? least(least(mark - part->got, PIECE), room - at) : 0;
 	if (n > 0)
-		ist__host_copy(&chan->copy_out, (uint8_t *)part->op.dst.addr + part->got, peer->stage + at, n);
+		ist__host_move(chan, &chan->copiers->out, part->op.dst.bytes, &(void *){ (uint8_t *)part->op.dst.addr + part->got }, 1, peer->stage + at, n);
 	part->got += n;
 	peer->taken += n;
 	if (part->got == part->op.dst.bytes)

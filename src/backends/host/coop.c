@@ -15,6 +15,7 @@
 #include "backends/host/host.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #define COOP_MIN (UINT64_C(4) << 20)    /* below it the arrangement costs more than it saves */
@@ -36,7 +37,7 @@ struct crew {
 	uint64_t key, entry;
 	uint32_t publisher, mine, n;
 	uint64_t takers;   /* by their place */
-	uint32_t first;    /* piece where this member begins to look */
+	uint32_t place, members; /* of this member among the crew; how many they are */
 	bool joined, closed;
 	struct hand hands[BITS];
 };
@@ -274,7 +275,6 @@ static bool
 join(struct ist_chan *chan, struct part *part, uint64_t said)
 {
 	struct crew *crew = part->crew;
-	uint64_t piece, pieces = pieces_of(part->bytes, &piece);
 	uint32_t members = (uint32_t)__builtin_popcountll(said & ~CREW_SAID) + 1, before = 0;
 
 	for (uint32_t r = 0; r < chan->size; r++) {
@@ -287,7 +287,8 @@ join(struct ist_chan *chan, struct part *part, uint64_t said)
 		}
 		before += in && r < chan->rank;
 	}
-	crew->first = (uint32_t)(pieces * before / members);
+	crew->place = before;
+	crew->members = members;
 	crew->joined = true;
 	return true;
 }
@@ -303,13 +304,12 @@ set_bit(_Atomic uint64_t *words, uint64_t bit, bool on)
 }
 
 static uint64_t
-claimed(const struct crew *crew, uint64_t word, const struct seat *but)
+claimed(const struct crew *crew, uint64_t word)
 {
 	uint64_t bits = 0;
 
 	for (uint32_t i = 0; i < crew->n; i++)
-		if (crew->hands[i].seat != but)
-			bits |= atomic_load_explicit(&crew->hands[i].seat->claims[word], memory_order_seq_cst);
+		bits |= atomic_load_explicit(&crew->hands[i].seat->claims[word], memory_order_seq_cst);
 	return bits;
 }
 
@@ -327,21 +327,43 @@ all_done(const struct crew *crew, uint64_t pieces)
 	return true;
 }
 
-/* A piece that nobody has claimed, from first on and round; pieces: none. */
+/* The first piece of a range that nobody has claimed, or the last one; to: none. */
 static uint64_t
-find_piece(const struct crew *crew, uint64_t pieces)
+find_in(const struct crew *crew, uint64_t from, uint64_t to, bool last)
 {
-	for (uint64_t i = 0; i < pieces; i++) {
-		uint64_t p = (crew->first + i) % pieces, bits = claimed(crew, p / BITS, NULL);
+	for (uint64_t i = from; i < to; i++) {
+		uint64_t p = last ? to - 1 - (i - from) : i;
 
-		if (bits == UINT64_MAX) {
-			i += BITS - 1 - p % BITS;
-			continue;
-		}
-		if (!(bits >> (p % BITS) & 1))
+		if (!(claimed(crew, p / BITS) >> (p % BITS) & 1))
+			return p;
+	}
+	return to;
+}
+
+/* What this member copies next; pieces: nothing is left. Each has a share of its own, always the same one, since the pages of
+ * all receivers' memory have to come into its table first, and takes from the end of other shares when that is done. */
+static uint64_t
+find_piece(const struct crew *crew, uint64_t pieces, bool own)
+{
+	for (uint64_t k = own ? 0 : 1; k < (own ? 1 : crew->members); k++) {
+		uint64_t who = (crew->place + k) % crew->members, from = pieces * who / crew->members, to = pieces * (who + 1) / crew->members;
+		uint64_t p = find_in(crew, from, to, !own);
+
+		if (p < to)
 			return p;
 	}
 	return pieces;
+}
+
+/* Of two that claim a piece at the same moment one goes elsewhere; should both think so little of each other that they copy it,
+ * they write the same bytes. */
+static bool
+gives_way(const struct crew *crew, uint64_t p)
+{
+	for (uint32_t i = 0; i < crew->place; i++)
+		if (atomic_load_explicit(&crew->hands[i].seat->claims[p / BITS], memory_order_seq_cst) >> (p % BITS) & 1)
+			return true;
+	return false;
 }
 
 static void
@@ -355,10 +377,15 @@ copy_piece(struct ist_chan *chan, struct part *part, const uint8_t *from, uint64
 		const struct hand *hand = &crew->hands[i];
 
 		if (hand->to && !atomic_load_explicit(&hand->seat->closed, memory_order_seq_cst) &&
-		    atomic_load_explicit(&hand->seat->key, memory_order_acquire) == crew->key)
+		    atomic_load_explicit(&hand->seat->key, memory_order_acquire) == crew->key) {
+			if (hand->map)
+				ist__host_map_pages(hand->map, hand->to + at, bytes);
 			to[n++] = hand->to + at;
+		}
 	}
-	ist__host_copy_many(&chan->copy_coop, to, n, from + at, bytes);
+	if (part->map)
+		ist__host_map_pages(part->map, from + at, bytes);
+	ist__host_move(chan, &chan->copiers->coop, part->bytes, to, n, from + at, bytes);
 }
 
 /* Copies one piece, if there is one left. */
@@ -367,18 +394,21 @@ work(struct ist_chan *chan, struct part *part, const uint8_t *from)
 {
 	struct crew *crew = part->crew;
 	struct seat *mine = &chan->ctl->seats[crew->mine];
-	uint64_t piece, pieces = pieces_of(part->bytes, &piece), p = find_piece(crew, pieces), at = p * piece;
+	uint64_t piece, pieces = pieces_of(part->bytes, &piece), p = find_piece(crew, pieces, true), at;
 
+	if (p == pieces && crew->members > chan->cpus)
+		sched_yield(); /* whose share it is may just be waiting for a CPU */
+	if (p == pieces)
+		p = find_piece(crew, pieces, false);
 	if (p == pieces)
 		return false;
+	at = p * piece;
 	set_bit(mine->claims, p, true);
-	if (claimed(crew, p / BITS, mine) >> (p % BITS) & 1) {
-		set_bit(mine->claims, p, false); /* two at once: both look elsewhere, or again */
-		crew->first = (uint32_t)((p + 1 + place_of(chan, chan->rank)) % pieces);
+	if (gives_way(crew, p)) {
+		set_bit(mine->claims, p, false);
 	} else {
 		copy_piece(chan, part, from, at, least(piece, part->bytes - at));
 		set_bit(mine->done, p, true);
-		crew->first = (uint32_t)((p + 1) % pieces);
 		chan->moved += least(piece, part->bytes - at);
 	}
 	if (all_done(crew, pieces))

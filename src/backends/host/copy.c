@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #if defined(__x86_64__)
@@ -12,7 +13,7 @@
 
 #define COPY_BIG (UINT64_C(256) << 10)   /* below it libc's is as good as any */
 #define COPY_TRIAL (UINT64_C(256) << 10) /* pieces that tell something about speed */
-#define COPY_TRIALS 4u
+#define COPY_TRIALS 3u
 #define COPY_BLOCK (UINT64_C(20) << 10)  /* stays in the innermost cache while it is written several times */
 #define PAGE 4096u
 
@@ -120,17 +121,18 @@ able(void)
 	return true;
 }
 
-/* The first that this CPU can run is taken where nothing was measured. */
+/* The first that this CPU can run is taken where nothing was measured: one stream is never far from the best, while on some
+ * machines several at once cost a factor of four. */
 static const struct {
 	const char *name;
 	void (*copy)(void *to, const void *from, uint64_t bytes);
 	bool (*able)(void);
 } ways[] = {
 #if defined(__x86_64__)
-	{ "avx2 non-temporal, 4 pages", copy_nt4, able_avx2 },
-	{ "avx2 non-temporal", copy_nt, able_avx2 },
-	{ "avx512 non-temporal", copy_nt512, able_avx512 },
-	{ "rep movsb", copy_rep, able },
+	{ "avx2-nt", copy_nt, able_avx2 },
+	{ "avx2-nt4", copy_nt4, able_avx2 },
+	{ "avx512-nt", copy_nt512, able_avx512 },
+	{ "rep-movsb", copy_rep, able },
 #endif
 	{ "libc", copy_libc, able },
 };
@@ -140,15 +142,26 @@ _Static_assert(WAYS <= COPY_WAYS, "a copier has room for all");
 void
 ist__host_copier_init(struct copier *copier, bool calibrate)
 {
-	*copier = (struct copier){ .learning = calibrate };
+	memset(copier, 0, sizeof(*copier));
 	for (uint32_t i = 0; i < WAYS; i++)
 		if (ways[i].able()) {
-			copier->best[copier->n_ways] = UINT64_MAX;
+			atomic_store(&copier->best[copier->n_ways], UINT64_MAX);
 			copier->ways[copier->n_ways++] = i;
 		}
-	copier->pick = copier->ways[0];
-	if (copier->n_ways == 1)
-		copier->learning = false;
+	atomic_store(&copier->pick, copier->ways[0]);
+	atomic_store(&copier->learning, calibrate && copier->n_ways > 1);
+}
+
+bool
+ist__host_copier_fix(struct copier *copier, const char *name)
+{
+	for (uint32_t i = 0; i < copier->n_ways; i++)
+		if (!strcmp(ways[copier->ways[i]].name, name)) {
+			atomic_store(&copier->pick, copier->ways[i]);
+			atomic_store(&copier->learning, false);
+			return true;
+		}
+	return false;
 }
 
 static void
@@ -164,50 +177,68 @@ copy_all(uint32_t way, void *const *to, uint32_t n, const void *from, uint64_t b
 	}
 }
 
-/* The least time of several trials counts: page faults and other people's work only ever add. */
-static void
-copy_trial(struct copier *copier, void *const *to, uint32_t n, const void *from, uint64_t bytes)
+/* The least time of several trials counts: page faults and other people's work only ever add. True: it was the last one. */
+static bool
+copy_trial(struct copier *copier, uint32_t turn, void *const *to, uint32_t n, const void *from, uint64_t bytes)
 {
-	uint32_t i = copier->turns % copier->n_ways, best = 0;
+	uint32_t i = turn % copier->n_ways, best = 0;
 	int64_t begun = ist__now(), took;
 
 	copy_all(copier->ways[i], to, n, from, bytes);
 	took = ist__now() - begun;
 	if (took > 0) {
-		uint64_t per = (uint64_t)took * 1024 / (bytes / 1024 * n);
-		copier->best[i] = per < copier->best[i] ? per : copier->best[i];
+		uint64_t per = (uint64_t)took * 1024 / (bytes / 1024 * n), was = atomic_load(&copier->best[i]);
+
+		while (per < was && !atomic_compare_exchange_weak(&copier->best[i], &was, per))
+			;
 	}
-	if (++copier->turns < COPY_TRIALS * copier->n_ways)
-		return;
+	if (atomic_fetch_add(&copier->tried, 1) + 1 < COPY_TRIALS * copier->n_ways)
+		return false;
 	for (i = 1; i < copier->n_ways; i++)
-		if (copier->best[i] < copier->best[best])
+		if (atomic_load(&copier->best[i]) < atomic_load(&copier->best[best]))
 			best = i;
-	copier->pick = copier->ways[best];
-	copier->learning = false;
+	atomic_store(&copier->pick, copier->ways[best]);
+	atomic_store(&copier->learning, false);
+	return true;
 }
 
-void
-ist__host_copy(struct copier *copier, void *to, const void *from, uint64_t bytes)
+bool
+ist__host_copy(struct copier *copier, uint64_t whole, void *to, const void *from, uint64_t bytes)
 {
-	if (bytes < COPY_BIG)
-		memcpy(to, from, bytes);
-	else
-		ist__host_copy_many(copier, &to, 1, from, bytes);
+	if (bytes >= COPY_BIG)
+		return ist__host_copy_many(copier, whole, &to, 1, from, bytes);
+	memcpy(to, from, bytes);
+	return false;
 }
 
-void
-ist__host_copy_many(struct copier *copier, void *const *to, uint32_t n, const void *from, uint64_t bytes)
+bool
+ist__host_copy_many(struct copier *copier, uint64_t whole, void *const *to, uint32_t n, const void *from, uint64_t bytes)
 {
-	if (copier->learning && bytes >= COPY_TRIAL && n > 0)
-		copy_trial(copier, to, n, from, bytes);
-	else
-		copy_all(copier->pick, to, n, from, bytes);
+	uint32_t turn;
+
+	if (whole >= COPY_LEARN && bytes >= COPY_TRIAL && n > 0 && atomic_load_explicit(&copier->learning, memory_order_relaxed)) {
+		turn = atomic_fetch_add(&copier->turns, 1);
+		if (turn < COPY_TRIALS * copier->n_ways) /* else the last ones are under way in other threads */
+			return copy_trial(copier, turn, to, n, from, bytes);
+	}
+	copy_all(atomic_load_explicit(&copier->pick, memory_order_relaxed), to, n, from, bytes);
+	return false;
 }
 
 const char *
 ist__host_copier_name(const struct copier *copier)
 {
-	return ways[copier->pick].name;
+	return ways[atomic_load(&copier->pick)].name;
+}
+
+void
+ist__host_copy_names(char *to, uint64_t room)
+{
+	uint64_t at = 0;
+
+	for (uint32_t i = 0; i < WAYS; i++)
+		if (ways[i].able() && at + strlen(ways[i].name) + 3 < room)
+			at += (uint64_t)snprintf(to + at, room - at, "%s%s", at ? ", " : "", ways[i].name);
 }
 
 const char *

@@ -27,6 +27,7 @@
 #define LINE UINT64_C(64)               /* records and stream positions are multiples of it */
 #define PIECE (UINT64_C(1) << 20)       /* the most that is moved between two looks at the clock */
 #define SLICE_NS (800 * INT64_C(1000))  /* of one progress */
+#define MAP_STRETCH (UINT64_C(256) << 10) /* a multiple of what the kernel maps around a fault */
 #define COOKIE 32u
 #define MAC 16u
 #define DIRECT_MIN (UINT64_C(64) << 10) /* below it a message is cheaper through the ring */
@@ -101,6 +102,7 @@ enum transport { TRANSPORT_AUTO, TRANSPORT_SHM, TRANSPORT_TCP };
 struct options {
 	uint32_t transport;
 	uint32_t calibrate;
+	char copy[32];             /* name of a copy loop; "": the fastest */
 	uint32_t coop;             /* large broadcasts by all hands: others may write into this member's heap */
 	uint32_t user_timeout_ms;
 	bool has_advertise;
@@ -168,6 +170,7 @@ struct map {
 	uint8_t *addr;
 	uint32_t refs;
 	bool write;
+	uint64_t paged[]; /* a bit for each stretch of MAP_STRETCH bytes whose pages are in this process's table */
 };
 
 enum class { CLASS_P2P = 1, CLASS_CHAIN = 2 };
@@ -261,7 +264,7 @@ struct ist_chan {
 	uint64_t moved, ended;
 	struct crew *crews[SEATS]; /* one for each seat, made at need */
 	int64_t aborted_at;
-	struct copier copy_out, copy_direct, copy_coop; /* ring or stage to memory; memory to memory; to several */
+	struct copiers *copiers, own_copiers; /* the env's; or its own, where a loop was named */
 };
 
 /* ---- task.c ---- */
@@ -326,6 +329,8 @@ const uint8_t *ist__host_borrow(struct ist_chan *chan, struct peer *peer, struct
 	struct map **out);
 /* The same without a part: for writing too. Holds a reference. */
 ist_err ist__host_map(struct ist_chan *chan, struct peer *peer, const struct record *where, bool write, struct map **out);
+/* Puts the pages of a range into this process's table, so that copying meets no page faults. Costs nothing the second time. */
+void ist__host_map_pages(struct map *map, const uint8_t *from, uint64_t bytes);
 void ist__host_unborrow(struct map *map);
 void ist__host_maps_fini(struct ist_chan *chan, struct peer *peer);
 
@@ -370,6 +375,11 @@ bool ist__host_is_near(const struct ist_chan *chan, uint32_t rank);
 bool ist__host_chain_receive(struct ist_chan *chan, struct part *part);
 bool ist__host_chain_forward(struct ist_chan *chan, struct part *part, uint64_t ready, bool *over);
 void ist__host_chain_bye(const struct ist_chan *chan, struct conn *conn); /* before it is closed: nothing more will come */
+
+/* ---- copiers.c ---- */
+ist_err ist__host_copiers_open(struct ist_chan *chan, struct ist_status *why);
+/* A piece of a transfer of whole bytes to n places, with one of the channel's copiers. */
+void ist__host_move(struct ist_chan *chan, struct copier *copier, uint64_t whole, void *const *to, uint32_t n, const void *from, uint64_t bytes);
 
 /* ---- coop.c ---- */
 bool ist__host_coop_fits(const struct ist_chan *chan, const struct ist_op *op, uint64_t bytes);

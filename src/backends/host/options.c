@@ -78,6 +78,8 @@ parse_one(const char *key, const char *value, struct options *out, bool *known)
 		return out->has_advertise = parse_addr(value, &out->advertise);
 	if (!strcmp(key, "coop"))
 		return parse_number(value, 1, &out->coop);
+	if (!strcmp(key, "copy"))
+		return value[0] && (size_t)snprintf(out->copy, sizeof(out->copy), "%s", value) < sizeof(out->copy);
 	if (!strcmp(key, "calibrate"))
 		return parse_number(value, 1, &out->calibrate);
 	if (!strcmp(key, "user_timeout")) {
@@ -136,7 +138,7 @@ ist__host_options(const struct ist_open *args, struct options *out, struct ist_s
 			if (known)
 				return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0, "option %s: bad value '%s'", item, eq ? eq + 1 : "");
 			return ist__host_say(why, IST_BAD_CONFIG, IST_NO_RANK, 0,
-				"no option '%s'; there are transport, listen, advertise, calibrate, coop and user_timeout", item);
+				"no option '%s'; there are transport, listen, advertise, calibrate, copy, coop and user_timeout", item);
 		}
 	}
 	if (is_any(&opt.listen) && !opt.has_advertise && opt.transport != TRANSPORT_SHM)

@@ -148,7 +148,7 @@ recv_ringed(struct ist_chan *chan, struct peer *peer, struct part *part, uint64_
 	uint64_t piece = least(PIECE, chan->lay.ring_bytes / 4);
 	uint64_t n = least(least(part->op.dst.bytes - part->got, there), least(piece, chan->lay.ring_bytes - at));
 
-	ist__host_copy(&chan->copy_out, (uint8_t *)part->op.dst.addr + part->got, peer->ring + at, n);
+	ist__host_move(chan, &chan->copiers->out, part->op.dst.bytes, &(void *){ (uint8_t *)part->op.dst.addr + part->got }, 1, peer->ring + at, n);
 	part->got += n;
 	ist__host_part_moved(chan, part, n);
 	set_tail(chan, peer, peer->tail + round_line(n));
@@ -159,7 +159,8 @@ recv_direct(struct ist_chan *chan, struct peer *peer, struct part *part)
 {
 	uint64_t n = least(part->op.dst.bytes - part->got, PIECE);
 
-	ist__host_copy(&chan->copy_direct, (uint8_t *)part->op.dst.addr + part->got, part->from + part->got, n);
+	ist__host_move(chan, &chan->copiers->direct, part->op.dst.bytes, &(void *){ (uint8_t *)part->op.dst.addr + part->got }, 1,
+		part->from + part->got, n);
 	part->got += n;
 	ist__host_part_moved(chan, part, n);
 	if (part->got < part->op.dst.bytes)

@@ -113,9 +113,6 @@ chan_fill(struct ist_chan *chan, const struct ist_open *args)
 	ist__host_layout(chan->size, &chan->lay);
 	for (uint32_t r = 0; r < chan->size; r++)
 		chan->peers[r] = (struct peer){ .rank = r, .heap_fd = -1, .wake_fd = -1 };
-	ist__host_copier_init(&chan->copy_out, chan->opt.calibrate);
-	ist__host_copier_init(&chan->copy_direct, chan->opt.calibrate);
-	ist__host_copier_init(&chan->copy_coop, chan->opt.calibrate);
 }
 
 static ist_err
@@ -151,7 +148,8 @@ host_open(void *self, const struct ist_host *host, const struct ist_open *args, 
 		err = IST_NO_MEMORY;
 	} else {
 		chan_fill(chan, args);
-		err = chan_fds(chan, why);
+		err = ist__host_copiers_open(chan, why);
+		err = err ? err : chan_fds(chan, why);
 	}
 	if (err) {
 		chan_free(chan);
@@ -168,9 +166,6 @@ host_close(struct ist_chan *chan, struct ist_status *why)
 	(void)why;
 	if (!chan)
 		return IST_OK;
-	if (chan->n_near)
-		ist__log(&chan->ctx, 2, "copy loops: from rings %s, direct %s, by all hands %s", ist__host_copier_name(&chan->copy_out),
-			ist__host_copier_name(&chan->copy_direct), ist__host_copier_name(&chan->copy_coop));
 	chan_free(chan);
 	return IST_OK;
 }
