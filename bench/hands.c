@@ -193,7 +193,13 @@ member(struct shared *s, enum how how, uint32_t rank, uint32_t receivers, uint8_
 	uint32_t n = receivers + 1;
 
 	ist__host_copier_init(&copier, true); /* the first rounds find the loop */
-	for (uint32_t i = 0; i < REPEATS + WARM; i++) { /* what fork has not mapped; which loop is best */
+	for (uint64_t at = 0; at < bytes; at += 4096) { /* what fork has not mapped */
+		(void)*(const volatile uint8_t *)(from + at);
+		for (uint32_t k = 0; k < receivers; k++)
+			if (how == TOGETHER || rank == k + 1)
+				(void)*(const volatile uint8_t *)(to[k] + at);
+	}
+	for (uint32_t i = 0; i < REPEATS + WARM; i++) {
 		double begun;
 
 		gather(&s->in, n * (2 * i + 1));

@@ -676,6 +676,8 @@ options_are_checked(void **state)
 		{ "listen=0.0.0.0,advertise=10.0.0.1", IST_OK }, { "listen=::,advertise=[fe80::1]", IST_OK }, { "user_timeout=30", IST_OK },
 		{ "transport=ib", IST_BAD_CONFIG }, { "transport", IST_BAD_CONFIG }, { "listen=here", IST_BAD_CONFIG },
 		{ "listen=", IST_BAD_CONFIG }, { "listen=0.0.0.0", IST_BAD_CONFIG }, { "calibrate=2", IST_BAD_CONFIG },
+		{ "copy=libc", IST_OK }, { "copy=", IST_BAD_CONFIG }, { "copy=quickest", IST_BAD_CONFIG },
+		{ "copy=a-name-that-is-longer-than-any-loop-has", IST_BAD_CONFIG },
 		{ "calibrate=-1", IST_BAD_CONFIG }, { "speed=high", IST_BAD_CONFIG }, { "=", IST_BAD_CONFIG }, { "user_timeout=1e3", IST_BAD_CONFIG },
 	};
 

@@ -86,6 +86,12 @@ list_of(const double *v, uint32_t n)
 	return list;
 }
 
+static double
+median_of(const double *sorted, uint32_t n)
+{
+	return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
 void
 bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_samples *samples, double limit_gbps)
 {
@@ -97,9 +103,14 @@ bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_
 		free(sorted);
 		return;
 	}
+	if (samples->limits) {
+		memcpy(sorted, samples->limits, n * sizeof(*sorted));
+		qsort(sorted, n, sizeof(*sorted), by_size);
+		limit_gbps = median_of(sorted, n);
+	}
 	memcpy(sorted, samples->seconds, n * sizeof(*sorted));
 	qsort(sorted, n, sizeof(*sorted), by_size);
-	median = n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+	median = median_of(sorted, n);
 	gbps = bytes && median > 0 ? (double)bytes / median / 1e9 : 0;
 	row = json_pack("{s:s,s:o,s:{s:f,s:f,s:f}}", "name", name, "bytes", json_u64(bytes), "seconds", "median", median, "min", sorted[0], "max",
 		sorted[n - 1]);
@@ -109,6 +120,8 @@ bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_
 	json_object_set_new(row, "samples", list_of(samples->seconds, n));
 	if (samples->at)
 		json_object_set_new(row, "at", list_of(samples->at, n));
+	if (samples->limits)
+		json_object_set_new(row, "limits", list_of(samples->limits, n));
 	json_object_set_new(row, "inner", json_integer(samples->inner ? samples->inner : 1));
 	json_array_append_new(b->rows, row);
 	free(sorted);
@@ -132,16 +145,22 @@ bench_measure(struct bench *b, const struct bench_row *row)
 {
 	struct bench_samples samples = { .seconds = calloc(b->repeat + 1, sizeof(double)), .at = calloc(b->repeat + 1, sizeof(double)),
 		.n = b->repeat, .inner = row->inner };
-	int status = samples.seconds && samples.at ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	bool limited = row->limited && b->limit.sample;
+	double *limits = calloc(b->repeat + 1, sizeof(double));
+	int status = samples.seconds && samples.at && limits ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 
 	/* the first is to warm up, and is not counted */
 	for (uint32_t i = 0; status == EXIT_DONE && i <= b->repeat; i++) {
 		samples.at[i ? i - 1 : 0] = (double)now_ns() / 1e9;
 		status = bench_sample(b, row, &samples.seconds[i ? i - 1 : 0]);
+		if (status == EXIT_DONE && limited)
+			status = b->limit.sample(b, b->limit.arg, &limits[i ? i - 1 : 0]);
 	}
+	samples.limits = limited ? limits : NULL;
 	if (status == EXIT_DONE)
 		bench_add(b, row->name, row->bytes, &samples, row->limit_gbps);
 	free(samples.seconds);
 	free(samples.at);
+	free(limits);
 	return status;
 }

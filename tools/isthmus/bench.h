@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * bench.h - measuring: every sample starts behind a barrier and is the time of the slowest rank, so that rates are bytes
- * over one common stretch of wall time. Limits are measured among the same ranks, before the rows.
+ * over one common stretch of wall time. Limits are measured among the same ranks: which way is best before the rows, how
+ * fast it is beside each of their samples, since what a machine's memory moves in a second changes from minute to minute.
  */
 #ifndef ISTHMUS_TOOL_BENCH_H
 #define ISTHMUS_TOOL_BENCH_H
@@ -10,6 +11,15 @@
 
 #define BENCH_ARENA (UINT64_C(256) << 20) /* far more than the caches: a piece of it that comes round again is cold */
 
+struct bench;
+
+/* What a broadcast can't beat, ready to be measured once more. */
+struct bench_limit {
+	int (*sample)(struct bench *b, void *arg, double *gbps);
+	void (*close)(void *arg);
+	void *arg;
+};
+
 struct bench {
 	struct cli *cli;
 	struct session s;
@@ -17,6 +27,7 @@ struct bench {
 	json_t *rows;           /* rank 0 fills them; the others keep theirs empty */
 	json_t *machine;
 	double limit_gbps;      /* payload to every other rank at once, at best (bench_limit); 0: not measured */
+	struct bench_limit limit; /* sample NULL: none */
 };
 
 struct bench_row {
@@ -24,6 +35,7 @@ struct bench_row {
 	uint64_t bytes;         /* payload of one sample; 0: no rate */
 	uint32_t inner;         /* times the thing is done in a sample */
 	double limit_gbps;      /* 0: none */
+	bool limited;           /* by b->limit, measured beside each sample */
 	int (*once)(struct bench *b, void *arg); /* an exit status, error told */
 	void *arg;
 };
@@ -31,6 +43,7 @@ struct bench_row {
 /* Seconds of each sample, and when it began (CLOCK_MONOTONIC), both as the slowest rank and rank 0 have it. */
 struct bench_samples {
 	double *seconds, *at;
+	double *limits;         /* GB/s, measured beside each; may be NULL */
 	uint32_t n, inner;
 };
 
@@ -45,8 +58,9 @@ int bench_barrier(struct bench *b);
 int bench_tell(struct bench *b, const void *addr, uint64_t bytes, struct ist_blob *out);
 void *bench_buffer(uint64_t bytes); /* touched, 4 KiB aligned; free() */
 
-/* Fills limit_gbps for a broadcast from rank 0: through memory where all ranks share it, else over sockets. */
+/* Fills limit_gbps and limit for a broadcast from rank 0: through memory where all ranks share it, else over sockets. */
 int bench_limit(struct bench *b);
+void bench_limit_end(struct bench *b);
 /* Both in GB/s of payload at each receiver; 0: could not be measured. What was found is noted in b->machine. */
 int bench_memory_limit(struct bench *b, double *out);
 int bench_socket_limit(struct bench *b, double *out);

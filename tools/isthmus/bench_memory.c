@@ -37,6 +37,7 @@ struct shared {
 	uint32_t n, rank;
 	copy_fn *copy;
 	bool alone;
+	int (*once)(struct bench *b, void *arg); /* the best way */
 };
 
 /* ---- copies of one piece ---- */
@@ -232,7 +233,7 @@ apart_once(struct bench *b, void *arg)
 }
 
 static double
-best_of(struct bench *b, struct shared *s, int (*once)(struct bench *b, void *arg), int *status)
+best_of(struct bench *b, struct shared *s, int (*once)(struct bench *b, void *arg), copy_fn **with, int *status)
 {
 	struct bench_row row = { .inner = 1, .once = once, .arg = s };
 	copy_fn *fn[3];
@@ -245,40 +246,87 @@ best_of(struct bench *b, struct shared *s, int (*once)(struct bench *b, void *ar
 		if (s->rank == 0)
 			atomic_store(s->ticket, 0);
 		*status = bench_sample(b, &row, &t);
-		if (*status == EXIT_DONE && i >= n && (best == 0 || t < best))
+		if (*status == EXIT_DONE && i >= n && (best == 0 || t < best)) {
 			best = t;
+			*with = s->copy;
+		}
 	}
 	return best > 0 ? (double)BYTES / best / 1e9 : 0;
+}
+
+static int
+sample(struct bench *b, void *arg, double *gbps)
+{
+	struct shared *s = arg;
+	struct bench_row row = { .inner = 1, .once = s->once, .arg = s };
+	double t = 0;
+	int status;
+
+	if (s->rank == 0)
+		atomic_store(s->ticket, 0);
+	status = bench_sample(b, &row, &t);
+	*gbps = t > 0 ? (double)BYTES / t / 1e9 : 0;
+	return status;
+}
+
+static void
+end(void *arg)
+{
+	unshare(arg);
+	free(arg);
+}
+
+/* All ranks find the same: what they compare are the slowest one's times. */
+static int
+find_best(struct bench *b, struct shared *s, double *out)
+{
+	static int (*const ways[])(struct bench *b, void *arg) = { apart_once, together_once, at_once_once };
+	int status = EXIT_DONE;
+	copy_fn *with = piece_libc, *best = piece_libc;
+	double alone, gbps[3];
+
+	s->alone = true;
+	alone = best_of(b, s, apart_once, &with, &status);
+	s->alone = false;
+	for (int i = 0; i < 3; i++) {
+		gbps[i] = best_of(b, s, ways[i], &with, &status);
+		if (gbps[i] > *out) {
+			*out = gbps[i];
+			best = with;
+			s->once = ways[i];
+		}
+	}
+	s->copy = best;
+	json_object_set_new(b->machine, "copy_gbps", json_real(alone));
+	json_object_set_new(b->machine, "copy_apart_gbps", json_real(gbps[0]));
+	json_object_set_new(b->machine, "copy_together_gbps", json_real(gbps[1] > gbps[2] ? gbps[1] : gbps[2]));
+	return status;
 }
 
 int
 bench_memory_limit(struct bench *b, double *out)
 {
-	struct shared s = { .n = b->s.world, .rank = b->s.rank };
-	double alone, together, apart, at_once;
+	struct shared *s;
 	bool shared = false;
 	int status;
 
 	*out = 0;
-	if (s.n < 2 || s.n > RANKS_MAX)
+	if (b->s.world < 2 || b->s.world > RANKS_MAX)
 		return EXIT_DONE;
-	status = share(b, &s, &shared);
-	s.own = bench_buffer(BYTES);
-	if (status == EXIT_DONE && shared && !s.own)
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	s->n = b->s.world;
+	s->rank = b->s.rank;
+	status = share(b, s, &shared);
+	s->own = bench_buffer(BYTES);
+	if (status == EXIT_DONE && shared && !s->own)
 		status = cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "a buffer of %llu bytes", (unsigned long long)BYTES);
-	if (status == EXIT_DONE && shared) {
-		s.alone = true;
-		alone = best_of(b, &s, apart_once, &status);
-		s.alone = false;
-		apart = best_of(b, &s, apart_once, &status);
-		together = best_of(b, &s, together_once, &status);
-		at_once = best_of(b, &s, at_once_once, &status);
-		together = at_once > together ? at_once : together;
-		*out = apart > together ? apart : together;
-		json_object_set_new(b->machine, "copy_gbps", json_real(alone));
-		json_object_set_new(b->machine, "copy_apart_gbps", json_real(apart));
-		json_object_set_new(b->machine, "copy_together_gbps", json_real(together));
-	}
-	unshare(&s);
+	if (status == EXIT_DONE && shared)
+		status = find_best(b, s, out);
+	if (status == EXIT_DONE && s->once)
+		b->limit = (struct bench_limit){ .sample = sample, .close = end, .arg = s };
+	else
+		end(s);
 	return status;
 }

@@ -72,7 +72,8 @@ static int
 row_of(struct bench *b, struct move *m, const char *what, uint64_t bytes)
 {
 	struct bench_row row = { .bytes = m->view && !m->read ? 0 : bytes, .inner = bytes < (1 << 20) || (m->view && !m->read) ? 20 : 1,
-		.once = broadcast_once, .arg = m, .limit_gbps = m->view ? 0 : b->limit_gbps };
+		.once = broadcast_once, .arg = m, .limited = !m->view && bytes >= (16 << 20),
+		.limit_gbps = m->view ? 0 : b->limit_gbps };
 	char name[64];
 
 	m->bytes = bytes;
@@ -143,5 +144,8 @@ bench_broadcast(struct bench *b)
 	for (size_t i = 0; status == EXIT_DONE && i < n; i++)
 		status = row_of(b, &m, "broadcast", sizes[i]);
 	free(m.arena);
-	return status == EXIT_DONE && b->s.world > 1 ? rows_of_group(b, sizes, n, m.room) : status;
+	if (status == EXIT_DONE && b->s.world > 1)
+		status = rows_of_group(b, sizes, n, m.room);
+	bench_limit_end(b);
+	return status;
 }

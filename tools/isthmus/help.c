@@ -74,6 +74,8 @@ help_verb(FILE *to, const struct verb *verb)
 	fputs("\n", to);
 	fold(to, "A long option can also be given as a variable, ISTHMUS_ and its name in capitals; the option counts. Sizes take KiB, MiB and "
 		"GiB; times are seconds.", 0, 0);
+	if (verb->sets & SET_MEETING)
+		fold(to, copy_text, 0, 0);
 	fputs("\nExit status:", to);
 	fold(to, exits, 0, 12);
 	fprintf(to, "\nExamples:\n");
@@ -158,7 +160,9 @@ static void
 man_tail(FILE *to, bool see_program)
 {
 	fputs(".SH ENVIRONMENT\nEach long option has a variable: ISTHMUS_ and its name in capitals, '_' for '\\-'. The option counts where both are given. "
-		"Unknown ISTHMUS_ variables are ignored.\n.SH EXIT STATUS\n", to);
+		"Unknown ISTHMUS_ variables are ignored.\n.PP\n", to);
+	roff(to, copy_text);
+	fputs("\n.SH EXIT STATUS\n", to);
 	roff(to, exits);
 	fputs(see_program ? "\n.SH SEE ALSO\n.BR isthmus (1)\n" : "\n", to);
 }
