@@ -58,6 +58,7 @@ fuzz: setup
 
 # Beside other libraries, which are installed first; ten minutes at most. BENCH="--rounds 1": other options of bench/run.
 bench: release
+	@cmake --build build/release -j $(JOBS) --target bench_plan bench_death
 	@bench/install
 	@bench/run $(BENCH)
 	@bench/report

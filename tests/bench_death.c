@@ -126,6 +126,8 @@ main(int argc, char **argv)
 		waitpid(pid, NULL, 0);
 	}
 	CHECK(ns && ranks_join(&r, 60, 0) == 0);
+	for (uint32_t i = 0; i < kills; i++) /* for bench/run */
+		printf("death %.3f\n", (double)ns[i] / 1e6);
 	qsort(ns, kills, sizeof(*ns), by_size);
 	printf("%.1f GiB resident, %u kills, ms until all know: p50 %.2f, p99 %.2f, max %.2f\n", gib, kills, (double)ns[kills / 2] / 1e6,
 		(double)ns[(uint64_t)(kills - 1) * 99 / 100] / 1e6, (double)ns[kills - 1] / 1e6);

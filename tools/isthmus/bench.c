@@ -149,6 +149,8 @@ bench_measure(struct bench *b, const struct bench_row *row)
 	double *limits = calloc(b->repeat + 1, sizeof(double));
 	int status = samples.seconds && samples.at && limits ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 
+	for (uint32_t i = 1; status == EXIT_DONE && i < row->warm; i++)
+		status = bench_sample(b, row, samples.seconds);
 	/* the first is to warm up, and is not counted */
 	for (uint32_t i = 0; status == EXIT_DONE && i <= b->repeat; i++) {
 		samples.at[i ? i - 1 : 0] = (double)now_ns() / 1e9;

@@ -35,6 +35,7 @@ struct bench_row {
 	uint64_t bytes;         /* payload of one sample; 0: no rate */
 	uint32_t inner;         /* times the thing is done in a sample */
 	double limit_gbps;      /* 0: none */
+	uint32_t warm;          /* samples that are not counted; 0: one */
 	bool limited;           /* by b->limit, measured beside each sample */
 	int (*once)(struct bench *b, void *arg); /* an exit status, error told */
 	void *arg;

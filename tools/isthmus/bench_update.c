@@ -107,8 +107,11 @@ update_once(struct bench *b, struct update *u, double *seconds)
 static int
 sample_of(struct bench *b, struct update *u, uint32_t i)
 {
+	int status;
+
 	u->samples.at[i] = (double)now_ns() / 1e9;
-	return update_once(b, u, &u->samples.seconds[i]);
+	status = update_once(b, u, &u->samples.seconds[i]);
+	return status == EXIT_DONE && b->limit.sample ? b->limit.sample(b, b->limit.arg, &u->samples.limits[i]) : status;
 }
 
 /* A row of one sample. */
@@ -141,6 +144,8 @@ run(struct bench *b, struct update *u)
 	if (status == EXIT_DONE) {
 		add_one(b, "gather", 0, slow);
 		add_one(b, "update, first", u->report.bytes, first);
+		if (!b->limit.sample)
+			u->samples.limits = NULL;
 		bench_add(b, "update", u->report.bytes, &u->samples, b->limit_gbps);
 	}
 	return status;
@@ -149,15 +154,18 @@ run(struct bench *b, struct update *u)
 int
 bench_update(struct bench *b)
 {
-	struct update u = { .samples = { .seconds = calloc(b->repeat, sizeof(double)), .at = calloc(b->repeat, sizeof(double)), .n = b->repeat } };
+	struct update u = { .samples = { .seconds = calloc(b->repeat, sizeof(double)), .at = calloc(b->repeat, sizeof(double)),
+		.limits = calloc(b->repeat, sizeof(double)), .n = b->repeat } };
+	double *limits = u.samples.limits;
 	int status;
 
 	if (b->s.world < 2)
 		status = cli_usage(b->cli, "update needs at least 2 ranks");
 	else
-		status = u.samples.seconds && u.samples.at ? bench_limit(b) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+		status = u.samples.seconds && u.samples.at && limits ? bench_limit(b) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 	if (status == EXIT_DONE)
 		status = run(b, &u);
+	bench_limit_end(b);
 	if (u.sync)
 		ist_sync_free(u.sync);
 	if (u.sink)
@@ -169,5 +177,6 @@ bench_update(struct bench *b)
 	free(u.memory);
 	free(u.samples.seconds);
 	free(u.samples.at);
+	free(limits);
 	return status;
 }

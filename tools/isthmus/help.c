@@ -11,6 +11,10 @@
 static const char exits[] = "0 done; 1 failed (the error says what, who and the next step); 2 wrong usage; 3 verification failed; "
 	"124 deadline; 128+n ended by signal n after an orderly abort.";
 
+/* What the library itself reads. */
+static const char copy_text[] = "ISTHMUS_COPY names the loop that copies large pieces of memory: avx2-nt, avx2-nt4, avx512-nt, rep-movsb or libc, as "
+	"far as the CPU can run it. Without it each is tried on the first transfer of 8 MiB and more, and the fastest is kept; any other value is refused.";
+
 static bool
 shown(const struct option *opt, const struct verb *verb)
 {
@@ -74,7 +78,7 @@ help_verb(FILE *to, const struct verb *verb)
 	fputs("\n", to);
 	fold(to, "A long option can also be given as a variable, ISTHMUS_ and its name in capitals; the option counts. Sizes take KiB, MiB and "
 		"GiB; times are seconds.", 0, 0);
-	if (verb->sets & SET_MEETING)
+	if (verb->sets & SET_MOVE)
 		fold(to, copy_text, 0, 0);
 	fputs("\nExit status:", to);
 	fold(to, exits, 0, 12);
