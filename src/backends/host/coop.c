@@ -20,6 +20,7 @@
 
 #define COOP_MIN (UINT64_C(4) << 20)    /* below it the arrangement costs more than it saves */
 #define GRACE_NS (1000 * INT64_C(1000)) /* from the posting until who has said nothing is left out */
+#define GRACE_BYTES 16                  /* a nanosecond more for so many, where members have to take turns on the CPUs */
 #define OUT_NS (80 * INT64_C(1000000))  /* from an abort until a claim is taken for one that stays */
 #define PIECE_MIN (UINT64_C(256) << 10)
 #define CREW_SAID (UINT64_C(1) << 63)
@@ -213,6 +214,14 @@ ist__host_coop_fini(struct ist_chan *chan)
 
 /* ---- who is in ---- */
 
+/* Who is left out copies everything for itself afterwards. Where members outnumber CPUs one may be late for no other reason
+ * than that it waits for its turn; then half of what that copy would take is well spent on waiting. */
+static int64_t
+grace(const struct ist_chan *chan, uint64_t bytes)
+{
+	return GRACE_NS + (chan->n_near >= chan->cpus ? (int64_t)(bytes / GRACE_BYTES) : 0);
+}
+
 bool
 ist__host_coop_decide(struct ist_chan *chan, struct part *part)
 {
@@ -233,8 +242,10 @@ ist__host_coop_decide(struct ist_chan *chan, struct part *part)
 			 atomic_load_explicit(&seat->bytes, memory_order_relaxed) == part->bytes)
 			crew |= UINT64_C(1) << place_of(chan, chan->near[i]);
 	}
-	if (!all && ist__now() < part->since + GRACE_NS) {
+	if (!all && ist__now() < part->since + grace(chan, part->bytes)) {
 		chan->more = true; /* there is nobody who would wake us for it */
+		if (chan->n_near >= chan->cpus)
+			sched_yield();
 		return false;
 	}
 	atomic_store_explicit(&to->crew, crew, memory_order_release);
