@@ -55,7 +55,8 @@ class Samples(unittest.TestCase):
         result.add({**row, "at": [0.5, 2.3], "seconds": [0.1, 0.2]}, w)
         result.add({**row, "at": [4.5], "seconds": [0.3], "limit": 12.0}, w)
         (kept,) = result.rows.values()
-        self.assertEqual((kept["seconds"], kept["discarded"], kept["limits_gbps"]), ([0.1, 0.3], {"foreign": 1}, [10.0, 12.0]))
+        result.add({**row, "at": [4.6], "seconds": [0.4], "limit": 13.0, "limits": [13.0]}, w)  # those of the samples, where they are there
+        self.assertEqual((kept["seconds"], kept["discarded"], kept["limits_gbps"]), ([0.1, 0.3, 0.4], {"foreign": 1}, [10.0, 12.0, 13.0]))
 
     def test_result_survives_its_file(self):
         result = RUN.Result()
@@ -91,26 +92,32 @@ class Page(unittest.TestCase):
     def test_nothing_to_compare_with(self):
         page = self.page([row("isthmus", "broadcast", [0.1], 64 * MIB)])
         self.assertIn("| 64 MiB | **Isthmus** |  | 0.67 | 0.67 - 0.67 |  | 1 |", page)
-        self.assertIn("of the limit, unknown", page)
+        self.assertIn("| 64 MiB, 1 -> 1, shm, group memory | | not measured | |", page)
 
     def test_share_of_the_limit(self):
         size = 512 * MIB
         rows = [row("isthmus", "broadcast", [size / 5e9, size / 4e9, size / 6e9], size, limits=[8.0, 10.0]),
                 row("ucx-old", "broadcast", [size / 2e9], size, how="tag"), row("ucx-old", "broadcast", [size / 3e9], size, how="get")]
         page = self.page(rows, [{"name": "ucx-old", "version": "9"}, {"name": "openmpi", "why": "not <here>"}])
-        self.assertIn("| 512 MiB | **Isthmus** |  | 5.00 | 4.00 - 6.00 | 50 % | 3 |", page)
-        self.assertIn("| 512 MiB | UCX 9 | get | 3.00 |", page)
+        self.assertIn("| 512 MiB | **Isthmus** |  | 5.00 | 4.00 - 6.00 | 56 % of 9.0 | 3 |", page)
+        self.assertIn("| 512 MiB | UCX 9 | get | 3.00 | 3.00 - 3.00 | 33 % of 9.0 | 1 |", page)
         self.assertIn("| 512 MiB | Open MPI |  | - | not <here> |", page)
         with open(os.path.join(self.folder.name, "broadcast-shm-1.svg"), encoding="utf-8") as f:
             texts = [n.firstChild.data for n in xml.dom.minidom.parseString(f.read()).getElementsByTagName("text")]
         self.assertIn("UCX 9", texts)
         self.assertIn("5.00", texts)
 
-    def test_limit_of_tcp_is_the_best_that_was_seen(self):
+    def test_both_kinds_of_memory_and_what_was_wanted(self):
         size = 64 * MIB
-        r = self.page([row("isthmus", "broadcast", [size / 1e9], size, 4, "tcp", limits=[1.5]), row("machine", "socket", [size / 1.6e9], size, 4, "none"),
-                       row("machine", "socket", [size / 6e9], size, 2, "none")])
-        self.assertIn("| 1.00 | 1.00 - 1.00 | 50 % |", r)  # three links after another: a third of 6
+        page = self.page([row("isthmus", "broadcast", [size / 6e9], size, 4, how="group memory", limits=[6.5, 7.0, 9.0]),
+                          row("isthmus", "broadcast", [size / 4e9], size, 4, how="plain memory", limits=[8.0]),
+                          row("openmpi", "broadcast", [size / 3e9], size, 4), row("ucx-old", "broadcast", [size / 2e9], size, 4, how="put"),
+                          row("isthmus", "plan 200000 x 64", [0.05], ranks=1, transport="none")])
+        self.assertIn("| 64 MiB | **Isthmus** | group memory | 6.00 | 6.00 - 6.00 | 86 % of 7.0 | 1 |", page)
+        self.assertIn("| 64 MiB | **Isthmus** | plain memory | 4.00 | 4.00 - 4.00 | 50 % of 8.0 | 1 |", page)
+        self.assertIn("| 64 MiB, 1 -> 3, shm, group memory | >= 2.5 x Open MPI or UCX or gloo | 2.00 x Open MPI | does not hold |", page)
+        self.assertIn("| 64 MiB, 1 -> 3, shm, group memory | >= 85 % of the limit | 86 % | holds |", page)
+        self.assertIn("| plan of 200,000 tensors from 64 ranks | <= 2.0 s | 50.0 ms (50.0 ms - 50.0 ms) | holds |", page)
 
     def test_what_was_lost_is_said(self):
         page = self.page([row("isthmus", "barrier", [], discarded={"foreign": 3}), row("isthmus", "split", [0.002])],

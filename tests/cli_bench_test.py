@@ -62,6 +62,7 @@ class Bench(unittest.TestCase):
     def test_broadcast(self):
         document, rows = self.rows("broadcast", "--ranks", "2", "--size", "1MiB")
         self.check(rows["broadcast 1048576"], limited=True)
+        self.check(rows["broadcast, group memory 1048576"], limited=True)
         self.assertIn("view 1048576", rows)
         self.assertIn("view, read 1048576", rows)
         m = document["machine"]
