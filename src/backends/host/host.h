@@ -186,6 +186,7 @@ struct conn {
 	uint32_t peer, root, class, state; /* root: CHAIN */
 	bool in, readable, writable, hung;
 	int low;           /* bytes to be told of */
+	bool local;        /* both ends are on this host */
 	int err;           /* errno of its death, 0: the other side closed */
 	int64_t until;     /* not READY by then: dropped */
 	uint64_t fill;     /* bytes of buf that are there */
@@ -414,6 +415,8 @@ void ist__host_conn_lost(struct ist_chan *chan, struct part *part, const struct 
 uint64_t ist__host_conn_recv(struct conn *conn, void *to, uint64_t bytes);
 /* left bytes of a message are still missing: 0 after the last. */
 void ist__host_conn_expect(struct conn *conn, uint64_t left);
+/* Makes the next reads look whether something has come; false: nobody here is in the middle of a long message. */
+bool ist__host_net_look(struct ist_chan *chan);
 uint64_t ist__host_conn_send(struct conn *conn, const void *head, uint64_t head_bytes, const void *body, uint64_t body_bytes);
 uint64_t ist__host_conn_buf(const struct ist_chan *chan); /* bytes of conn.buf */
 

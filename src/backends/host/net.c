@@ -78,7 +78,7 @@ same_host(int fd)
 /* None of these is needed for being right. No TCP_USER_TIMEOUT unless asked for: it also ends a connection whose reader is
  * alive and does not read yet, which is no error here; who is alive is the mesh's business. */
 static void
-conn_tune(const struct ist_chan *chan, const struct conn *conn)
+conn_tune(const struct ist_chan *chan, struct conn *conn)
 {
 	const int on = 1, idle = 10, interval = 5, probes = 6;
 	unsigned timeout = chan->opt.user_timeout_ms;
@@ -90,7 +90,8 @@ conn_tune(const struct ist_chan *chan, const struct conn *conn)
 	(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
 	if (timeout)
 		(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
-	if (same_host(conn->fd)) /* what suits long lines costs a third here */
+	conn->local = same_host(conn->fd);
+	if (conn->local) /* what suits long lines costs a third here */
 		(void)setsockopt(conn->fd, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5);
 }
 
@@ -154,6 +155,19 @@ ist__host_conn_expect(struct conn *conn, uint64_t left)
 		return;
 	conn->low = low;
 	(void)setsockopt(conn->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low));
+}
+
+/* Inside a host the sender fills what the receiver empties, on another CPU: whoever sleeps in between is woken every time, and
+ * both wait for that. Where there are CPUs for all. */
+bool
+ist__host_net_look(struct ist_chan *chan)
+{
+	bool any = false;
+
+	for (struct conn *conn = chan->size <= chan->cpus ? chan->conns : NULL; conn; conn = conn->next)
+		if (conn->state == CONN_READY && conn->local && conn->in && conn->low > 1)
+			any = conn->readable = true;
+	return any;
 }
 
 uint64_t

@@ -8,6 +8,7 @@
 #include "base/memfd.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -17,6 +18,7 @@
 #define NATIVE (1u << IST_OP_SEND | 1u << IST_OP_RECV | 1u << IST_OP_BROADCAST | 1u << IST_OP_BARRIER)
 #define MEMORY (1u << IST_MEM_HOST | 1u << IST_MEM_PINNED)
 #define SIZE_MAX_RANKS 65536u
+#define LOOK_NS (100 * INT64_C(1000))
 
 static void
 host_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_probe *out)
@@ -387,6 +389,20 @@ see_abort(struct ist_chan *chan)
 	return true;
 }
 
+/* In the middle of a long message from a member of this host: looks again and again for a while before it sleeps. */
+static bool
+look_again(struct ist_chan *chan)
+{
+	int64_t until = ist__now() + LOOK_NS;
+
+	while (ist__host_net_look(chan) && !late(chan) && ist__now() < until) {
+		if (round_of(chan))
+			return true;
+		sched_yield();
+	}
+	return false;
+}
+
 static void
 move(struct ist_chan *chan)
 {
@@ -398,7 +414,7 @@ move(struct ist_chan *chan)
 		return;
 	if (!chan->connected)
 		return;
-	while (round_of(chan))
+	while (round_of(chan) || look_again(chan))
 		if (late(chan)) {
 			chan->more = true;
 			return;
