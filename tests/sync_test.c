@@ -75,6 +75,37 @@ a_member_may_be_both_or_neither(void **unused)
 	kit_free(&k);
 }
 
+/* Sources that only give and who is idle get none of the bytes, a source with a sink gets the others'; where a group can leave
+ * nobody out all get them, and the outcome is the same. */
+static void
+buckets_go_to_who_takes_them(void **unused)
+{
+	(void)unused;
+	for (int all_take = 0; all_take < 2; all_take++) {
+		struct kit k;
+		uint64_t bytes;
+
+		kit_new(&k, 7, 4);
+		fake_world_faults(k.crew.world)->all_take = all_take;
+		k.bucket = 256 << 10;
+		k.members[3].sink = true;  /* gives and takes */
+		k.members[4].sink = false; /* idle */
+		kit_run(&k, IST_OK);
+		kit_check_sinks(&k);
+		bytes = fake_world_bytes(k.crew.world);
+		if (all_take) {
+			assert_int_equal(fake_world_taken(k.crew.world), 6 * bytes);
+		} else {
+			assert_true(fake_world_taken(k.crew.world) < 3 * bytes); /* three sinks, of which one has a share of its own */
+			assert_true(fake_world_taken(k.crew.world) > 2 * bytes);
+		}
+		k.content = 2;
+		kit_run(&k, IST_OK);
+		kit_check_sinks(&k);
+		kit_free(&k);
+	}
+}
+
 static void
 alone_with_itself(void **unused)
 {
@@ -716,6 +747,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_bucket_size_and_number_of_sources),
 		cmocka_unit_test(a_member_may_be_both_or_neither),
+		cmocka_unit_test(buckets_go_to_who_takes_them),
 		cmocka_unit_test(alone_with_itself),
 		cmocka_unit_test(disjoint_sources_make_one),
 		cmocka_unit_test(parts_by_hand),
