@@ -40,6 +40,7 @@ struct crew {
 	uint64_t takers;   /* by their place */
 	uint32_t place, members; /* of this member among the crew; how many they are */
 	bool joined, closed;
+	bool looks_round;  /* has done its share, and now does others' */
 	struct hand hands[BITS];
 };
 
@@ -147,7 +148,7 @@ ist__host_coop_enter(struct ist_chan *chan, struct part *part)
 	crew->key = key_of(crew->publisher, part->entry);
 	crew->n = 0;
 	crew->takers = places_of_takers(chan, part);
-	crew->joined = crew->closed = false;
+	crew->joined = crew->closed = crew->looks_round = false;
 	part->crew = crew;
 	part->since = ist__now();
 	atomic_store_explicit(&seat->key, 0, memory_order_seq_cst);
@@ -407,6 +408,10 @@ work(struct ist_chan *chan, struct part *part, const uint8_t *from)
 	struct seat *mine = &chan->ctl->seats[crew->mine];
 	uint64_t piece, pieces = pieces_of(part->bytes, &piece), p = find_piece(crew, pieces, true), at;
 
+	if (p == pieces && !crew->looks_round) { /* the others may just be about to begin with theirs */
+		crew->looks_round = chan->more = true;
+		return false;
+	}
 	if (p == pieces && crew->members > chan->cpus)
 		sched_yield(); /* whose share it is may just be waiting for a CPU */
 	if (p == pieces)
