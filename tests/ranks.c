@@ -31,7 +31,7 @@ ranks_init(struct ranks *r, uint32_t n)
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
 
 	memset(r, 0, sizeof(*r));
-	CHECK(n <= 64);
+	CHECK(n <= RANKS_MAX);
 	r->n = n;
 	CHECK(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) == 0);
 	CHECK(bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0 && getsockname(fd, (struct sockaddr *)&a, &len) == 0);
@@ -68,8 +68,10 @@ ranks_join(struct ranks *r, int seconds, uint64_t killed)
 	uint32_t left = 0;
 	int bad = 0;
 
-	for (uint32_t i = 0; i < r->n; i++)
+	for (uint32_t i = 0; i < r->n; i++) {
 		left += r->pid[i] > 0;
+		r->may_die[i] |= i < 64 && killed >> i & 1;
+	}
 	while (left > 0) {
 		int status;
 		pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -82,7 +84,7 @@ ranks_join(struct ranks *r, int seconds, uint64_t killed)
 					if (r->pid[i] > 0) {
 						fprintf(stderr, "rank %u did not end in %d s\n", i, seconds);
 						kill(r->pid[i], SIGKILL);
-						killed &= ~(UINT64_C(1) << i);
+						r->may_die[i] = false;
 					}
 			nanosleep(&t, NULL);
 			continue;
@@ -95,7 +97,7 @@ ranks_join(struct ranks *r, int seconds, uint64_t killed)
 			left--;
 			if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 				continue;
-			if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && killed >> i & 1)
+			if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && r->may_die[i])
 				continue;
 			fprintf(stderr, "rank %u ended with %s %d\n", i, WIFEXITED(status) ? "status" : "signal",
 				WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));

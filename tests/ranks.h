@@ -8,6 +8,7 @@
 
 #include <isthmus.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +33,12 @@
 		} \
 	} while (0)
 
+enum { RANKS_MAX = 1024 };
 struct ranks {
 	uint32_t n;
-	pid_t pid[64];
-	int status[64];  /* of waitpid */
+	pid_t pid[RANKS_MAX];
+	int status[RANKS_MAX];   /* of waitpid */
+	bool may_die[RANKS_MAX]; /* of SIGKILL, as those do that ranks_join is told of */
 	char at[64];     /* a meeting place: tcp://127.0.0.1:PORT, free when asked for */
 	void *shared;    /* 64 KiB of memory that all see, zeroed */
 };
@@ -45,7 +48,7 @@ void ranks_init(struct ranks *r, uint32_t n);
 void ranks_start(struct ranks *r, uint32_t rank, int (*run)(struct ranks *r, uint32_t rank, void *arg), void *arg);
 void ranks_start_all(struct ranks *r, int (*run)(struct ranks *r, uint32_t rank, void *arg), void *arg);
 /* Reaps all; kills what is left after seconds (and then fails). Returns how many did not exit with 0 though they should
- * have: killed (a bit mask of ranks) are allowed to die of SIGKILL. */
+ * have: killed (a bit mask of ranks; beyond 64: may_die) are allowed to die of SIGKILL. */
 int ranks_join(struct ranks *r, int seconds, uint64_t killed);
 void ranks_fini(struct ranks *r);
 

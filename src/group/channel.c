@@ -274,7 +274,7 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 	return e || !odd.rank ? e : fail_version(f, &odd, all, err);
 }
 
-/* Descriptors for members of this host go by way of its first member. */
+/* Descriptors for members of this room go by way of its first member. */
 static ist_err
 send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
 {
@@ -302,14 +302,14 @@ send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t
 static bool
 owes_fds(const struct ist__form *f, const uint32_t *n_fds, uint32_t r)
 {
-	return r != f->args.rank && f->host[r] == f->host[f->args.rank] && n_fds[r] > 0 && !f->wires[r].came;
+	return r != f->args.rank && f->room[r] == f->room[f->args.rank] && n_fds[r] > 0 && !f->wires[r].came;
 }
 
 /* Whoever passes them on is to blame where even its own are missing, else those whose are. */
 static ist_err
 fds_late(const struct ist__form *f, const uint32_t *n_fds, struct ist_error *err)
 {
-	uint32_t first = f->host[f->args.rank];
+	uint32_t first = f->room[f->args.rank];
 
 	ist__fail(err, IST_TIMEOUT, "group_new", "descriptors of members of this host did not come in time");
 	for (uint32_t r = 0; r < f->args.size; r++)
@@ -321,7 +321,7 @@ fds_late(const struct ist__form *f, const uint32_t *n_fds, struct ist_error *err
 static ist_err
 pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds, struct ist_error *err)
 {
-	uint32_t me = f->args.rank, first = f->host[me];
+	uint32_t me = f->args.rank, first = f->room[me];
 	bool waits = true;
 	ist_err e = IST_OK;
 
@@ -330,7 +330,7 @@ pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds
 	if (first != me && mine->n_fds > 0)
 		e = send_fds(f, ist__form_near(f, first), me, mine->fds, (uint32_t)mine->n_fds, err);
 	for (uint32_t r = 0; !e && first == me && mine->n_fds > 0 && r < f->args.size; r++)
-		if (r != me && f->host[r] == me)
+		if (r != me && f->room[r] == me)
 			e = send_fds(f, ist__form_near(f, r), me, mine->fds, (uint32_t)mine->n_fds, err);
 	while (!e && waits) {
 		waits = false;
@@ -347,7 +347,7 @@ pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds
 	}
 	for (uint32_t r = 0; !e && first == me && r < f->args.size; r++)
 		for (uint32_t to = 0; !e && to < f->args.size; to++)
-			if (r != me && to != r && to != me && f->host[to] == me && f->host[r] == me && f->wires[r].n > 0)
+			if (r != me && to != r && to != me && f->room[to] == me && f->room[r] == me && f->wires[r].n > 0)
 				e = send_fds(f, ist__form_near(f, to), r, f->wires[r].fd, f->wires[r].n, err);
 	return e;
 }

@@ -105,7 +105,7 @@ share_board(struct ist__group *g)
 static bool
 shares_memory(const struct ist__form *f, uint32_t r)
 {
-	if (r == f->args.rank || f->host[r] != f->host[f->args.rank] || f->claims[r].transport == IST_TRANSPORT_TCP ||
+	if (r == f->args.rank || f->room[r] != f->room[f->args.rank] || f->claims[r].transport == IST_TRANSPORT_TCP ||
 	    f->ep->transport == IST_TRANSPORT_TCP)
 		return false;
 	return !f->admitted->builtin || (f->offered.n_fds > 0 && f->wires[r].n > 0);
@@ -284,7 +284,7 @@ ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *
 	if (!e) {
 		if (ist__inbox_has_lost(&f->inbox))
 			break_now(f->group);
-		if (f->rdv.kind == IST__RDV_TCP || f->rdv.kind == IST__RDV_DIR)
+		if (ist__rdv_keeps(&f->rdv))
 			f->group->lease = ist__lease_new(f->group, &f->rdv);
 		f->group = NULL;
 	}

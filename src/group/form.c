@@ -447,6 +447,7 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			ist__spoke_clear(f, &f->star[0], false);
 			next = ist__now() + 100 * IST__MS;
 		}
+		ist__rdv_rest(&f->rdv, f->star[0].post && f->star[0].ready);
 		if (!e && !root)
 			pthread_mutex_lock(&f->missing_lock), f->missing[0] = 1, pthread_mutex_unlock(&f->missing_lock);
 	}
@@ -535,6 +536,7 @@ form_free(struct ist__form *f)
 	ist__free(ctx, f->local);
 	ist__free(ctx, f->host);
 	ist__free(ctx, f->slot);
+	ist__free(ctx, f->room);
 	ist__free(ctx, f->wires);
 	ist__free(ctx, f->missing);
 	ist__free(ctx, f);
@@ -729,10 +731,11 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	f->local = ist__alloc(f->ctx, g->size * sizeof(*f->local));
 	f->host = ist__alloc(f->ctx, g->size * sizeof(*f->host));
 	f->slot = ist__alloc(f->ctx, g->size * sizeof(*f->slot));
+	f->room = ist__alloc(f->ctx, g->size * sizeof(*f->room));
 	f->wires = ist__alloc(f->ctx, g->size * sizeof(*f->wires));
 	f->missing = ist__alloc(f->ctx, g->size);
 	if (!f->name || (g->at && !f->at) || !f->prefix || !f->backend || !f->options || !f->star || !f->claims || !f->links || !f->local ||
-	    !f->host || !f->slot || !f->wires || !f->missing) {
+	    !f->host || !f->slot || !f->room || !f->wires || !f->missing) {
 		f->args.size = 0; /* the arrays may not be there */
 		form_free(f);
 		return ist__fail_memory(err, "group_new");

@@ -80,6 +80,7 @@ struct ist__form {
 	bool hosts_known;
 	bool voted;                    /* our last vote is given: from here on only rank 0's word counts */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
+	uint32_t *room;                /* [size]: first member of its room: who shares descriptors, see first_of_room */
 	uint32_t n_here;               /* members of our host */
 	struct { uint32_t n; int32_t fd[IST__FRAME_FDS]; bool came; } *wires; /* [size] descriptors of the offers */
 
@@ -152,7 +153,7 @@ struct ist__spoke *ist__form_near(struct ist__form *f, uint32_t rank);
 /* ---- wire_up.c ---- */
 ist_err ist__form_dial_links(struct ist__form *f, struct ist_error *err);
 ist_err ist__form_await_links(struct ist__form *f, struct ist_error *err);
-/* Do we stand together with the first member of our host? */
+/* Do we stand together with the first members of our host and room? */
 bool ist__form_together(struct ist__form *f);
 ist_err ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 

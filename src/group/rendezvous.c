@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TELL_MS = 1000, RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024 };
+enum { TELL_MS = 1000, RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024, KEEP = 64 /* connections that one group leaves the store with */ };
 
 static const struct ist__ctx *
 ctx_of(const struct ist__rdv *rdv)
@@ -357,9 +357,11 @@ ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadli
 {
 	ist_err e = IST_OK;
 
+	if (rdv->kind == IST__RDV_NONE || rdv->rests)
+		return IST_OK;
 	if (card && may_tell(rdv) && ist__now() >= rdv->tell)
 		tell_joining(rdv, card);
-	if (rdv->kind == IST__RDV_NONE || (ist__now() < rdv->next && !rdv->post))
+	if (ist__now() < rdv->next && !rdv->post)
 		return IST_OK;
 	if (rdv->kind == IST__RDV_DIR)
 		return ist__now() < rdv->next ? IST_OK : step_dir(rdv, card, err);
@@ -387,9 +389,27 @@ ist__rdv_next(const struct ist__rdv *rdv)
 {
 	int64_t next = rdv->next;
 
+	if (rdv->rests)
+		return IST__NEVER;
 	if (rdv->kind == IST__RDV_NONE || rdv->post || (rdv->rank == 0 && rdv->published && rdv->kind != IST__RDV_TCP))
 		next = IST__NEVER;
 	return may_tell(rdv) && rdv->tell < next ? rdv->tell : next;
+}
+
+bool
+ist__rdv_keeps(const struct ist__rdv *rdv)
+{
+	return rdv->kind == IST__RDV_DIR || (rdv->kind == IST__RDV_TCP && rdv->rank < KEEP);
+}
+
+void
+ist__rdv_rest(struct ist__rdv *rdv, bool on)
+{
+	rdv->rests = on && rdv->kind == IST__RDV_TCP && !ist__rdv_keeps(rdv);
+	if (!rdv->rests || !rdv->post)
+		return;
+	ist__inbox_drop(rdv->inbox, rdv->post, false);
+	rdv->post = NULL;
 }
 
 void

@@ -25,6 +25,7 @@ struct ist__rdv {
 	bool asked;               /* PUBLISH or FIND sent on this connection */
 	bool hosts;               /* the place is ours to host */
 	bool published, found;
+	bool rests;               /* see ist__rdv_rest */
 	union ist__sockaddr local;
 	struct ist__card card;    /* rank 0: ours; others: what was found */
 	int64_t next;             /* when to try again */
@@ -51,6 +52,10 @@ ist_err ist__rdv_event(struct ist__rdv *rdv, struct ist__event *event, struct is
 void ist__rdv_silent(struct ist__rdv *rdv);
 /* When step wants to be called at the latest. */
 int64_t ist__rdv_next(const struct ist__rdv *rdv);
+/* Does this member keep its connection to the store, to tell how it is? Of many only the first ones do. */
+bool ist__rdv_keeps(const struct ist__rdv *rdv);
+/* The others leave the store alone while (on) their connection to rank 0 stands. */
+void ist__rdv_rest(struct ist__rdv *rdv, bool on);
 void ist__rdv_close(struct ist__rdv *rdv);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * wire_up.c - after the roll-call: links to the neighbours, and members of one host find each other by handing over a
- * descriptor.
+ * descriptor. Where they are many, they share memory in rooms of a few: see first_of_room.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -12,6 +12,8 @@
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { ROOM = 64 /* members that share memory, at most: each keeps descriptors and mappings of all others in its room */ };
 
 /* ---- links ---- */
 
@@ -58,6 +60,37 @@ first_of_host(const struct ist__form *f, uint32_t r)
 	return first;
 }
 
+/* Who asks for shared memory alone gets it with all of its host, whatever that costs. */
+static bool
+wants_shm(const struct ist__form *f, uint32_t r)
+{
+	return f->claims[r].transport == IST_TRANSPORT_SHM;
+}
+
+/* The members of a host that hand descriptors to each other: what all of them would have to keep grows with the square of
+ * their number. With more than ROOM of them there are several rooms, equally large, and between these the data go as between
+ * hosts. Sign of life and board serve the whole host. */
+static uint32_t
+first_of_room(const struct ist__form *f, uint32_t r)
+{
+	uint32_t first = first_of_host(f, r), n = 0, place = 0, rooms, start;
+
+	for (uint32_t i = first; i < f->args.size; i++) {
+		if (!ist__may_share(&f->claims[i].card, &f->claims[r].card))
+			continue;
+		if (wants_shm(f, i))
+			return first;
+		if (i == r)
+			place = n;
+		n++;
+	}
+	rooms = (n + ROOM - 1) / ROOM;
+	start = (place * rooms / n * n + rooms - 1) / rooms; /* of whom place * rooms / n is the same */
+	for (n = 0; n < start || !ist__may_share(&f->claims[first].card, &f->claims[r].card); first++)
+		n += ist__may_share(&f->claims[first].card, &f->claims[r].card);
+	return first;
+}
+
 /* Nobody there: then the member stands alone. */
 static ist_err
 dial_local(struct ist__form *f, uint32_t first, struct ist_error *err)
@@ -97,25 +130,29 @@ linked(const uint32_t *nb, uint32_t n, uint32_t me, uint32_t to)
 ist_err
 ist__form_dial_links(struct ist__form *f, struct ist_error *err)
 {
-	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank, first = first_of_host(f, me);
+	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank;
+	uint32_t first = first_of_host(f, me), room = first_of_room(f, me);
 	ist_err e;
 
 	for (uint32_t i = 0; i < n; i++)
 		if (nb[i] < me && linked(nb, n, me, nb[i]) && (e = dial_link(f, nb[i], err)))
 			return e;
 	/* the star or a link may join us already, or have shown that nothing does */
-	if (first != me && first != 0 && !linked(nb, n, me, first))
-		return dial_local(f, first, err);
+	if (first != me && first != 0 && !linked(nb, n, me, first) && (e = dial_local(f, first, err)))
+		return e;
+	if (room != me && room != first && !linked(nb, n, me, room))
+		return dial_local(f, room, err);
 	return IST_OK;
 }
 
 ist_err
 ist__form_await_links(struct ist__form *f, struct ist_error *err)
 {
-	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank, first = first_of_host(f, me);
+	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank;
+	uint32_t first = first_of_host(f, me), room = first_of_room(f, me);
 
 	for (;;) {
-		bool waits = f->local[first].post && !f->local[first].ready;
+		bool waits = (f->local[first].post && !f->local[first].ready) || (f->local[room].post && !f->local[room].ready);
 		ist_err e;
 
 		for (uint32_t i = 0; i < n; i++) {
@@ -145,13 +182,18 @@ ist__form_await_links(struct ist__form *f, struct ist_error *err)
 	}
 }
 
+static bool
+stands_with(struct ist__form *f, uint32_t first)
+{
+	const struct ist__spoke *s = first != f->args.rank ? ist__form_near(f, first) : NULL;
+
+	return first == f->args.rank || (s && (first == 0 || s->ready));
+}
+
 bool
 ist__form_together(struct ist__form *f)
 {
-	uint32_t me = f->args.rank, first = first_of_host(f, me);
-	const struct ist__spoke *s = first != me ? ist__form_near(f, first) : NULL;
-
-	return me == 0 || (s && (first == 0 || s->ready));
+	return stands_with(f, first_of_host(f, f->args.rank)) && stands_with(f, first_of_room(f, f->args.rank));
 }
 
 /* ---- hosts ---- */
@@ -163,17 +205,15 @@ board_bytes(const struct ist__form *f)
 	return f->n_here == f->args.size && f->features & IST__FEATURE_BOARD ? f->args.size * sizeof(struct ist__desk) : 0;
 }
 
+/* Those whose first member we are: their sockets may still be on their way in; they have told that they stand. */
 static ist_err
-lead_host(struct ist__form *f, struct ist_error *err)
+await_followers(struct ist__form *f, const uint32_t *first, struct ist_error *err)
 {
 	uint32_t me = f->args.rank;
-	struct ist_error none;
 	ist_err e;
 
-	ist_error_init(&none);
-	/* the others' sockets may still be on their way in; they have told that they stand */
 	for (uint32_t r = 0; r < f->args.size; r++)
-		while (r != me && f->host[r] == me && !ist__form_near(f, r)) {
+		while (r != me && first[r] == me && !ist__form_near(f, r)) {
 			if (ist__now() >= f->deadline) {
 				ist__fail(err, IST_TIMEOUT, "group_new", "rank %u did not show itself on this host", r);
 				ist__fail_rank(err, r);
@@ -185,6 +225,19 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			if (e)
 				return e;
 		}
+	return IST_OK;
+}
+
+static ist_err
+lead_host(struct ist__form *f, struct ist_error *err)
+{
+	uint32_t me = f->args.rank;
+	struct ist_error none;
+	ist_err e = await_followers(f, f->host, err);
+
+	if (e)
+		return e;
+	ist_error_init(&none);
 	e = ist__life_new(f->ctx, f->n_here, board_bytes(f), &f->life, &f->life_fd, &none);
 	if (e && e != IST_UNSUPPORTED)
 		ist__error_copy(err, &none);
@@ -251,6 +304,11 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 		for (uint32_t i = 0; i < r; i++)
 			f->slot[r] += f->host[i] == f->host[r];
 	}
+	for (uint32_t r = 0; r < f->args.size; r++) {
+		uint32_t room = first_of_room(f, r);
+
+		f->room[r] = f->host[r] == f->host[room] ? room : r; /* a room without its first member is none */
+	}
 	f->n_here = 0;
 	for (uint32_t r = 0; r < f->args.size; r++)
 		f->n_here += f->host[r] == f->host[me];
@@ -259,6 +317,8 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 	if (f->n_here == 1)
 		return IST_OK;
 	e = ist__groups_get(f->env, &groups, err);
+	if (!e)
+		e = await_followers(f, f->room, err);
 	if (!e)
 		e = f->host[me] == me ? lead_host(f, err) : follow_host(f, err);
 	return e || f->lifeless ? e : ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me], err);
