@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A steady state asks the env's allocator for nothing: updates 2 to 10 of real processes count 0 calls.
+ * What costs nothing: a steady state asks the env's allocator for nothing (updates 2 to 10 of real processes count 0 calls),
+ * and a group that has ended takes no CPU until it is freed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,6 +14,7 @@
 #include <isthmus/sync.h>
 
 #include <stdatomic.h>
+#include <time.h>
 
 static atomic_uint calls, trap;
 
@@ -107,11 +109,66 @@ asks_for_nothing_after_the_first_update(void **state)
 	ranks_fini(&r);
 }
 
+/* ---- after the end ---- */
+
+static double
+cpu_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Longer than an abort waits for a plug-in; then a second of which the CPU's part is looked at. */
+static int
+end_and_stay(struct ranks *r, uint32_t rank, void *arg)
+{
+	struct ist_coll_args ca = { .struct_size = sizeof(ca) };
+	struct timespec grace = { .tv_sec = 2 }, second = { .tv_sec = 1 };
+	uint8_t bytes[64] = { 0 };
+	struct ist_req *req;
+	struct member m;
+	double before;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "ended", rank, r->n, 60, 30), &m.err);
+	ca.src = ca.dst = (struct ist_buf){ .addr = bytes, .bytes = sizeof(bytes), .device = -1 };
+	CHECK_ERR(IST_OK, ist_broadcast(m.g, &ca, &req, &m.err), &m.err); /* now it has a line's thread */
+	CHECK_ERR(IST_OK, ist_req_wait(req, 0, &m.err), &m.err);
+	ist_req_free(req);
+	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	if (rank == 0)
+		CHECK(ist_group_abort(m.g, "enough") == IST_OK);
+	else
+		CHECK_ERR(IST_ABORTED, ist_barrier(m.g, 0, &m.err), &m.err);
+	nanosleep(&grace, NULL);
+	before = cpu_s();
+	nanosleep(&second, NULL);
+	CHECK(cpu_s() - before < 0.05);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+takes_no_cpu_after_the_end(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 2);
+	ranks_start_all(&r, end_and_stay, NULL);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(asks_for_nothing_after_the_first_update),
+		cmocka_unit_test(takes_no_cpu_after_the_end),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -338,7 +338,7 @@ static int64_t
 look_at_clock(struct ist__line *line)
 {
 	const struct ist__op *late = NULL;
-	int64_t next = line->ending ? line->give_up_at : IST__NEVER;
+	int64_t next = line->ending && line->active.first ? line->give_up_at : IST__NEVER; /* with nothing left: asleep until closed */
 	struct ist_error err;
 	bool failing;
 
