@@ -86,6 +86,7 @@ struct ist__group {
 	struct ist__expect expect;     /* late claimants, on rank 0 */
 	struct ist__timer tick;
 	int64_t ticked_at, awake_since; /* loop: the last tick; when this process last went on after it had stood still */
+	uint32_t glance;               /* loop: whose sign of life is looked at next, of many */
 
 	pthread_mutex_t lock;
 	pthread_cond_t cond;

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LOOK_MS = 5, BUSY_MS = 10, IDLE_MS = 100, STOOD_STILL_MS = 500, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600, WATCH_ALL = 32 };
+enum { LOOK_MS = 5, BUSY_MS = 10, IDLE_MS = 100, STOOD_STILL_MS = 500, LEFT_MS = 500, NEWS_MS = 100, WHO_MS = 600, WATCH_ALL = 32, GLANCE = 32 };
 
 uint32_t
 ist__mesh_neighbours(uint32_t rank, uint32_t size, uint32_t *out)
@@ -462,15 +462,34 @@ look_for_silence(struct ist__group *g, int64_t now)
 	}
 }
 
+static void
+look_at(struct ist__group *g, uint32_t r)
+{
+	if (r == g->rank || g->members[r].host != g->members[g->rank].host || g->gone[r] != IST__HERE_STILL)
+		return;
+	if (ist__life_look(g->life, g->members[r].slot) == IST__ALIVE_DEAD)
+		lose(g, r, IST_PEER_LOST, "the process has died");
+}
+
 void
 ist__mesh_look(struct ist__group *g)
 {
-	for (uint32_t r = 0; g->life && r < g->size; r++) {
-		if (r == g->rank || g->members[r].host != g->members[g->rank].host || g->gone[r] != IST__HERE_STILL)
-			continue;
-		if (ist__life_look(g->life, g->members[r].slot) == IST__ALIVE_DEAD)
-			lose(g, r, IST_PEER_LOST, "the process has died");
+	for (uint32_t r = 0; g->life && r < g->size; r++)
+		look_at(g, r);
+}
+
+/* At each tick. Of many all looking at all would be the load: each looks at its neighbours, and at some of the others. */
+static void
+glance(struct ist__group *g)
+{
+	if (g->n_same_host <= WATCH_ALL) {
+		ist__mesh_look(g);
+		return;
 	}
+	for (uint32_t i = 0; g->life && i < g->n_links; i++)
+		look_at(g, g->links[i].rank);
+	for (uint32_t i = 0; g->life && i < GLANCE; i++, g->glance = (g->glance + 1) % g->size)
+		look_at(g, g->glance);
 }
 
 /* A member left in good order, and an operation needs it. What it sent may still be on its way; when nothing moves any
@@ -506,7 +525,7 @@ on_tick(struct ist__timer *timer)
 	bool busy;
 
 	look_at_self(g, now);
-	ist__mesh_look(g);
+	glance(g);
 	look_for_silence(g, now);
 	look_for_left(g, now);
 	beat(g, now);
@@ -577,7 +596,7 @@ start_here(void *arg)
 	struct ist__group *g = arg;
 
 	g->tick.on = on_tick;
-	g->ticked_at = ist__now();
+	g->ticked_at = g->awake_since = ist__now(); /* nobody owed us a heartbeat before; forming may have taken long */
 	ist__timer_set(g->loop, &g->tick, ist__now() + IDLE_MS * IST__MS);
 }
 
