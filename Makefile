@@ -5,14 +5,16 @@
 #   make test     every test that this machine can run
 #   make bench    measurements beside other libraries, into bench/results and docs/performance.md
 #   make chaos    members die, freeze, lose their network, run out of things: 2,000 schedules, see tests/chaos/main.py
+#   make many     512 members on this machine (MANY=n): form, gather, lose three, go on; prints what each keeps
 #   make install  PREFIX=/usr/local, DESTDIR=
 # On Debian and Ubuntu what is missing is installed first (scripts/setup).
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SECONDS_EACH ?= 20
+MANY ?= 512
 
 .DEFAULT_GOAL := release
-.PHONY: release dev setup demo test install tidy chaos soak fuzz bench checkpoint model generate clean
+.PHONY: release dev setup demo test install tidy chaos soak many fuzz bench checkpoint model generate clean
 
 setup:
 	@scripts/setup
@@ -52,6 +54,10 @@ chaos: release
 soak: release
 	@cmake --build build/release -j $(JOBS) --target soak_test
 	@build/release/bin/soak_test 100000 10000 1000
+
+many: release
+	@cmake --build build/release -j $(JOBS) --target many_test
+	@build/release/bin/many_test $(MANY)
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)

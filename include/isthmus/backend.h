@@ -77,7 +77,7 @@ struct ist_buf {
 	int32_t device;  /* index among devices of that kind; -1: host */
 };
 
-/* Bytes for another member, and descriptors, which reach only those on the same host. */
+/* Bytes for another member, and descriptors, which reach only those on the same host; of more than 64 there, some. */
 struct ist_wire {
 	const void *addr;
 	uint64_t bytes;      /* at most 64 KiB; 0: nothing to say */
