@@ -8,6 +8,7 @@
 #include "net/wire.h"
 #include "plug/plug.h"
 
+#include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -577,6 +578,8 @@ form_main(void *arg)
 	ist_error_init(&err);
 	ist__groups_get(f->env, &groups, NULL);
 	e = form_all(f, &group, &err);
+	if (e == IST_LIMIT && (err.sys == EMFILE || err.sys == ENFILE) && !err.next[0])
+		ist__fail_next(&err, "raise the limit of open descriptors (ulimit -n)%s", f->ep->transport == IST_TRANSPORT_SHM ? ", or let the transport be auto" : "");
 	if (e)
 		ist__log(f->ctx, 1, "group \"%s\" did not form: %s: %s", f->name, ist_err_name(e), err.detail);
 	pthread_mutex_lock(&req->lock); /* the hooks below are called under it: from now on they find nothing */
