@@ -3,50 +3,92 @@
  * bench_mesh.c - what goes over the control mesh: making a group, splitting one, barriers, byte strings.
  */
 #include "bench.h"
+#include "value.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Making one and ending it are two rows: *group is made by the first, and ended by the second. */
+struct made {
+	uint32_t *ranks;
+	struct ist_group *group;
+};
 
 static int
 group_once(struct bench *b, void *arg)
 {
-	struct ist_group *group;
-	int status = session_group(&b->s, b->s.at, "bench", b->s.rank, b->s.world, &group);
+	struct made *made = arg;
 
-	(void)arg;
-	if (status == EXIT_DONE)
-		ist_group_free(group);
-	return status;
+	return session_group(&b->s, b->s.at, "bench", b->s.rank, b->s.world, &made->group);
 }
 
 static int
 split_once(struct bench *b, void *arg)
 {
-	struct ist_split_args args = { .struct_size = sizeof(args), .n_ranks = b->s.world, .ranks = arg, .name = "bench", .timeout_ns = cli_left_ns(b->cli) };
-	struct ist_group *group;
+	struct made *made = arg;
+	struct ist_split_args args = { .struct_size = sizeof(args), .n_ranks = b->s.world, .ranks = made->ranks, .name = "bench", .timeout_ns = cli_left_ns(b->cli) };
 	struct ist_error err;
 
 	ist_error_init(&err);
-	if (ist_group_split(b->s.group, &args, &group, &err))
-		return cli_fail(b->cli, &err);
-	ist_group_free(group);
+	return ist_group_split(b->s.group, &args, &made->group, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+static int
+free_once(struct bench *b, void *arg)
+{
+	struct made *made = arg;
+
+	(void)b;
+	ist_group_free(made->group);
+	made->group = NULL;
 	return EXIT_DONE;
+}
+
+/* Two rows: what make makes, and its end. The first of each is to warm up, and is not counted. */
+static int
+make_and_free(struct bench *b, const char *name, int (*make)(struct bench *b, void *arg), struct made *made)
+{
+	double *room = calloc(4 * (b->repeat + 1), sizeof(double));
+	uint32_t n = b->repeat;
+	struct bench_samples makes = { .seconds = room, .at = room ? room + n + 1 : NULL, .n = n };
+	struct bench_samples frees = { .seconds = room ? room + 2 * (n + 1) : NULL, .at = room ? room + 3 * (n + 1) : NULL, .n = n };
+	struct bench_row make_row = { .inner = 1, .once = make, .arg = made }, free_row = { .inner = 1, .once = free_once, .arg = made };
+	int status = room ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	char text[64];
+
+	for (uint32_t i = 0; status == EXIT_DONE && i <= n; i++) {
+		uint32_t k = i ? i - 1 : 0;
+
+		makes.at[k] = (double)now_ns() / 1e9;
+		status = bench_sample(b, &make_row, &makes.seconds[k]);
+		frees.at[k] = (double)now_ns() / 1e9;
+		if (status == EXIT_DONE)
+			status = bench_sample(b, &free_row, &frees.seconds[k]);
+	}
+	snprintf(text, sizeof(text), "free %s", name);
+	if (status == EXIT_DONE) {
+		bench_add(b, name, 0, &makes, 0);
+		bench_add(b, text, 0, &frees, 0);
+	}
+	free(room);
+	return status;
 }
 
 /* Strangers that meet; then members that part from a group they have. */
 int
 bench_group(struct bench *b)
 {
-	uint32_t *ranks = calloc(b->s.world, sizeof(*ranks));
-	int status = ranks ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	struct made made = { .ranks = calloc(b->s.world, sizeof(uint32_t)) };
+	int status = made.ranks ? EXIT_DONE : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 
-	for (uint32_t i = 0; ranks && i < b->s.world; i++)
-		ranks[i] = i;
+	for (uint32_t i = 0; made.ranks && i < b->s.world; i++)
+		made.ranks[i] = i;
 	if (status == EXIT_DONE)
-		status = bench_measure(b, &(struct bench_row){ .name = "group", .inner = 1, .once = group_once });
+		status = make_and_free(b, "group", group_once, &made);
 	if (status == EXIT_DONE)
-		status = bench_measure(b, &(struct bench_row){ .name = "split", .inner = 1, .once = split_once, .arg = ranks });
-	free(ranks);
+		status = make_and_free(b, "split", split_once, &made);
+	free(made.ranks);
 	return status;
 }
 
