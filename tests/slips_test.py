@@ -45,7 +45,7 @@ class Refused(Case):
     def waited_in_vain(self, done, missing, *words):
         self.assertEqual((done.status, done.error["code"], done.error["ranks"]), (124, "TIMEOUT", missing), done.stderr)
         for word in words:
-            self.assertIn(word, done.error["detail"])
+            self.assertIn(word, done.error["detail"], done.stderr)
 
     def test_another_secret(self):
         right, wrong = self.secret("right", b"0123456789abcdef"), self.secret("wrong", b"0123456789abcdeF")
@@ -131,7 +131,7 @@ class Waiting(Case):
         for at, status, code, word in ((self.path("none"), 1, "IO", "No such file"), (self.path("file"), 2, "BAD_CONFIG", "no folder")):
             done = Done(self.start("pull", "null:", "--at", "dir:" + at, "--world", "2", "--rank", "1", "--json"))
             self.assertEqual((done.status, done.error["code"]), (status, code), done.stderr)
-            self.assertIn(word, done.error["detail"])
+            self.assertIn(word, done.error["detail"], done.stderr)
 
 
 class Folders(Case):

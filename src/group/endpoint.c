@@ -130,7 +130,7 @@ on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group
 		group = 0;
 	for (struct ist__expect *e = ep->expects; e; e = e->next)
 		heard |= e->refused && e->refused(e, err, group);
-	if (heard || group == 0)
+	if (heard || (group == 0 && ep->expects)) /* of no group: all that form have been told */
 		return;
 	/* a member may come, and give up, before our side of the group begins to form */
 	if (!ep->unheard)
@@ -156,7 +156,7 @@ tell_unheard(struct ist__ep *ep, struct ist__expect *e)
 {
 	bool old = ist__now() - ep->unheard_at > UNHEARD_MS * IST__MS;
 
-	if (!ep->unheard || (!old && (!e->refused || !e->refused(e, ep->unheard, ep->unheard_group))))
+	if (!ep->unheard || (!old && (!e->refused || (!e->refused(e, ep->unheard, ep->unheard_group) && ep->unheard_group != 0))))
 		return;
 	ist__free(ctx_of(ep), ep->unheard);
 	ep->unheard = NULL;
