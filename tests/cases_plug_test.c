@@ -113,15 +113,6 @@ face_join(struct member *m, struct ranks *r, const char *name, uint32_t rank)
 	return ist_group_new(m->ep, &ga, &m->g, &m->err);
 }
 
-static bool
-names(const struct ist_error *err, uint32_t rank)
-{
-	for (uint32_t i = 0; i < err->n_ranks; i++)
-		if (err->ranks[i] == rank)
-			return true;
-	return false;
-}
-
 static void
 play(uint32_t n, int (*run)(struct ranks *r, uint32_t rank, void *arg))
 {
@@ -144,7 +135,7 @@ has_another_version(struct ranks *r, uint32_t rank, void *arg)
 	(void)arg;
 	face_init(&m, &f, -1);
 	CHECK_ERR(IST_VERSION_MISMATCH, face_join(&m, r, "versions", rank), &m.err);
-	CHECK(names(&m.err, 0) && names(&m.err, 1) && !names(&m.err, 2));
+	CHECK(error_names(&m.err, 0) && error_names(&m.err, 1) && !error_names(&m.err, 2));
 	CHECK(strstr(m.err.detail, "2.1") && strstr(m.err.detail, "1.9"));
 	CHECK(strstr(m.err.detail, "/opt/old/libface.so") && strstr(m.err.detail, "/opt/new/libface.so"));
 	CHECK(f.offered == 0); /* the backend never started */
@@ -194,7 +185,7 @@ has_another_setting(struct ranks *r, uint32_t rank, void *arg)
 	(void)arg;
 	face_init(&m, &f, -1);
 	CHECK_ERR(IST_MISMATCH, face_join(&m, r, "settings", rank), &m.err);
-	CHECK(names(&m.err, 2) && strstr(m.err.detail, "FACE_X") && strstr(m.err.detail, "\"0\"") && strstr(m.err.detail, "\"1\""));
+	CHECK(error_names(&m.err, 2) && strstr(m.err.detail, "FACE_X") && strstr(m.err.detail, "\"0\"") && strstr(m.err.detail, "\"1\""));
 	CHECK(f.offered == 0);
 	member_fini(&m);
 	return 0;
@@ -239,7 +230,7 @@ has_no_number(struct ranks *r, uint32_t rank, void *arg)
 	(void)arg;
 	face_init(&m, &f, -1);
 	CHECK_ERR(IST_MISMATCH, face_join(&m, r, "settings", rank), &m.err);
-	CHECK(names(&m.err, 1) && strstr(m.err.detail, "FACE_MTU") && strstr(m.err.detail, "jumbo"));
+	CHECK(error_names(&m.err, 1) && strstr(m.err.detail, "FACE_MTU") && strstr(m.err.detail, "jumbo"));
 	CHECK(f.offered == 0);
 	member_fini(&m);
 	return 0;
@@ -318,7 +309,7 @@ opens_once(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_OK, face_join(&m, r, "first", rank), &m.err);
 	first = m.g;
 	CHECK_ERR(IST_LIMIT, face_join(&m, r, "second", rank), &m.err);
-	CHECK(names(&m.err, 1) && strstr(m.err.detail, "one group at a time"));
+	CHECK(error_names(&m.err, 1) && strstr(m.err.detail, "one group at a time"));
 	CHECK_ERR(IST_OK, ist_barrier(first, 0, &m.err), &m.err); /* the first one goes on */
 	CHECK(ist_group_free(first) == IST_OK);
 	CHECK_ERR(IST_OK, face_join(&m, r, "third", rank), &m.err);

@@ -46,15 +46,6 @@ leave(uint32_t more)
 	return old;
 }
 
-static bool
-names(const struct ist_error *err, uint32_t rank)
-{
-	for (uint32_t i = 0; i < err->n_ranks; i++)
-		if (err->ranks[i] == rank)
-			return true;
-	return false;
-}
-
 static ist_err
 split_all(struct member *m, const char *name, struct ist_group **out)
 {
@@ -125,7 +116,7 @@ rank_main(struct ranks *r, uint32_t rank, void *arg)
 		e = seen->code[k][rank] = attempt(r, how, &m, rank, k);
 		if (e) {
 			CHECK_ERR(IST_LIMIT, e, &m.err);
-			CHECK(rank == how->victim || names(&m.err, how->victim));
+			CHECK(rank == how->victim || error_names(&m.err, how->victim));
 			CHECK(strstr(m.err.next, "open files"));
 			failed++;
 		}
@@ -200,7 +191,7 @@ cast_main(struct ranks *r, uint32_t rank, void *arg)
 		req = NULL;
 	} while (!e);
 	CHECK_ERR(IST_LIMIT, e, &m.err);
-	CHECK(names(&m.err, 1));
+	CHECK(error_names(&m.err, 1));
 	atomic_fetch_add(&seen->here, 1);
 	ranks_await(&seen->here, SIZE);
 	if (rank == 1)

@@ -187,3 +187,12 @@ count_threads(void)
 {
 	return count_dir("/proc/self/task");
 }
+
+bool
+error_names(const struct ist_error *err, uint32_t rank)
+{
+	for (uint32_t i = 0; i < err->n_ranks; i++)
+		if (err->ranks[i] == rank)
+			return true;
+	return false;
+}

@@ -68,5 +68,7 @@ void member_fini(struct member *m);
 /* Open descriptors and threads of this process. */
 uint32_t count_fds(void);
 uint32_t count_threads(void);
+/* Is rank among those that err is about? */
+bool error_names(const struct ist_error *err, uint32_t rank);
 
 #endif

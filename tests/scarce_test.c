@@ -326,15 +326,6 @@ live_both(struct life l[2])
 	}
 }
 
-static bool
-names(const struct ist_error *err, uint32_t rank)
-{
-	for (uint32_t i = 0; i < err->n_ranks; i++)
-		if (err->ranks[i] == rank)
-			return true;
-	return false;
-}
-
 /* What may be said where the scarce one's memory has ended. */
 static bool
 is_told(const struct life *l, uint32_t scarce)
@@ -342,10 +333,10 @@ is_told(const struct life *l, uint32_t scarce)
 	if (l->code == IST_OK)
 		return true;
 	if (l->code == IST_ABORTED && !strcmp(l->where, "group_new")) /* called off, since the other one had its end already */
-		return l->rank == scarce ? names(&l->other->err, scarce) : l->other->code == IST_NO_MEMORY;
+		return l->rank == scarce ? error_names(&l->other->err, scarce) : l->other->code == IST_NO_MEMORY;
 	if (l->rank == scarce)
 		return l->code == IST_NO_MEMORY || (l->mem.for_good && l->code != IST_INTERNAL && l->code != IST_TIMEOUT && l->code != IST_BAD_HANDLE);
-	return (l->code == IST_NO_MEMORY || l->code == IST_PEER_LOST || l->code == IST_PEER_LEFT || l->code == IST_ABORTED) && names(&l->err, scarce);
+	return (l->code == IST_NO_MEMORY || l->code == IST_PEER_LOST || l->code == IST_PEER_LEFT || l->code == IST_ABORTED) && error_names(&l->err, scarce);
 }
 
 static void
