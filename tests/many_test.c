@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOST = 3, HANG_S = 500, DESCRIPTORS = 1024, BULK = 200 << 10, ROOM = 64, KEEP = 64, SPARES = 16 /* held back by the loop */ };
+enum { LOST = 3, HANG_S = 500, DESCRIPTORS = 1024, BULK = 200 << 10, ROOM = 48, KEEP = 64, SPARES = 16 /* held back by the loop */ };
 
 struct cost {
 	uint32_t fds, sockets, maps, threads;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ROOM = 64 /* members that share memory, at most: each keeps descriptors and mappings of all others in its room */ };
+enum { ROOM = 48 /* members that share memory, at most: each keeps descriptors and mappings of all others in its room */ };
 
 /* ---- links ---- */
 
