@@ -23,27 +23,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double
-seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static void
-all_gather_ranks(struct member *m, uint32_t rank, uint32_t size)
-{
-	struct ist_blob all[64];
-
-	CHECK_ERR(IST_OK, ist_all_gather_bytes(m->g, &rank, sizeof(rank), 0, all, &m->err), &m->err);
-	for (uint32_t i = 0; i < size; i++)
-		CHECK(all[i].bytes == sizeof(i) && !memcmp(all[i].addr, &i, sizeof(i)));
-	ist_blobs_free(m->g, all, size);
-	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err);
-}
-
 /* ---- held up at any moment ---- */
 
 static int
@@ -114,7 +93,7 @@ stops_on_the_way(struct ranks *r, uint32_t rank, void *arg)
 	member_init(&m, IST_TRANSPORT_AUTO);
 	if (rank == 4)
 		ranks_await(&flags[1], 1);
-	t = seconds();
+	t = now_s();
 	CHECK_ERR(IST_OK, ist_group_new_start(m.ep, &ga, &req, &m.err), &m.err);
 	while (rank != 4 && !done) {
 		e = ist_req_test(req, &done, &m.err);
@@ -129,7 +108,7 @@ stops_on_the_way(struct ranks *r, uint32_t rank, void *arg)
 	}
 	e = ist_req_wait(req, 60 * IST_NS_PER_S, &m.err);
 	CHECK_ERR(IST_TIMEOUT, e, &m.err);
-	CHECK(seconds() - t < 40);
+	CHECK(now_s() - t < 40);
 	CHECK(m.err.n_ranks == 2 && m.err.ranks[0] == 2 && m.err.ranks[1] == 5);
 	CHECK(ist_req_free(req) == IST_OK);
 	member_fini(&m);

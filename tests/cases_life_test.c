@@ -17,15 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double
-seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static uint8_t
 byte_at(uint64_t i, uint32_t salt)
 {
@@ -188,11 +179,11 @@ goes_without_a_word(struct ranks *r, uint32_t rank, void *arg)
 		_exit(0); /* no free, no goodbye */
 	if (busy)
 		CHECK_ERR(IST_PEER_LOST, cast(&m, m.g, rank, 1, 1 << 20, 0), &m.err);
-	t = seconds();
+	t = now_s();
 	CHECK(ist_group_free(m.g) == IST_OK); /* whether or not it knows yet */
 	m.g = NULL;
 	member_fini(&m);
-	CHECK(seconds() - t < 10);
+	CHECK(now_s() - t < 10);
 	return 0;
 }
 

@@ -16,15 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static double
-seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* Everything that the mesh offers, against plain expectations. */
 static void
 use_bytes(struct ist_group *g, uint32_t rank, uint32_t size, uint64_t salt)
@@ -518,11 +509,11 @@ dies(struct ranks *r, uint32_t rank, void *arg)
 	ranks_await(&flags[0], r->n);
 	if (rank == victim)
 		raise(SIGKILL);
-	t = seconds();
+	t = now_s();
 	e = ist_barrier(m.g, 0, &m.err);
 	CHECK_ERR(IST_PEER_LOST, e, &m.err);
 	CHECK(m.err.n_ranks == 1 && m.err.ranks[0] == victim);
-	CHECK(seconds() - t < 5);
+	CHECK(now_s() - t < 5);
 	/* the same name, a new generation, without the dead one */
 	CHECK(ist_group_free(m.g) == IST_OK);
 	CHECK(ist_group_free(m.g) == IST_BAD_HANDLE);

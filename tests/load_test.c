@@ -33,15 +33,6 @@ compute(void *arg)
 	return NULL;
 }
 
-static double
-now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 /* One of everything: a barrier, bytes of all, bytes of one, bulk bytes. */
 static void
 work_together(struct member *m, uint32_t rank, uint32_t n, uint32_t round)

@@ -34,15 +34,6 @@ struct shared {
 
 enum step { FORMED, WAITING, NAMED, SPLIT, DONE };
 
-static double
-now_s(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
 static void
 tell(struct shared *s, enum step step)
 {

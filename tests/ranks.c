@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static double
+double
 now_s(void)
 {
 	struct timespec t;
@@ -195,4 +195,16 @@ error_names(const struct ist_error *err, uint32_t rank)
 		if (err->ranks[i] == rank)
 			return true;
 	return false;
+}
+
+void
+all_gather_ranks(struct member *m, uint32_t rank, uint32_t size)
+{
+	struct ist_blob all[64];
+
+	CHECK_ERR(IST_OK, ist_all_gather_bytes(m->g, &rank, sizeof(rank), 0, all, &m->err), &m->err);
+	for (uint32_t i = 0; i < size; i++)
+		CHECK(all[i].bytes == sizeof(i) && !memcmp(all[i].addr, &i, sizeof(i)));
+	ist_blobs_free(m->g, all, size);
+	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err);
 }

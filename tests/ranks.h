@@ -70,5 +70,8 @@ uint32_t count_fds(void);
 uint32_t count_threads(void);
 /* Is rank among those that err is about? */
 bool error_names(const struct ist_error *err, uint32_t rank);
+double now_s(void); /* seconds of the monotonic clock */
+/* Each tells its rank, and hears all others' from them; then a barrier. */
+void all_gather_ranks(struct member *m, uint32_t rank, uint32_t size);
 
 #endif

@@ -3,8 +3,8 @@
 
 #include "base/bytes.h"
 
-#include <stddef.h>
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

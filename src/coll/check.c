@@ -2,9 +2,9 @@
 #include "coll/check.h"
 
 #include "base/bytes.h"
+#include "base/digest.h"
 #include "base/fail.h"
 #include "coll/choose.h"
-#include "base/digest.h"
 #include "coll/reduce.h"
 #include "coll/takers.h"
 
