@@ -46,6 +46,25 @@ waits_for(const struct ist__op *op, uint32_t *peers)
 	return n;
 }
 
+/* With whom the backend moves the bytes of an operation of its own, as far as that is known here: the root, or, at the
+ * root, those who take; all others where there is no root. */
+static uint32_t
+moves_with(const struct ist__op *op, uint32_t *peers)
+{
+	const struct ist__line *line = op->line;
+	bool rooted = op->kind == IST_OP_BROADCAST || op->kind == IST_OP_GATHER || op->kind == IST_OP_SCATTER;
+	uint32_t n = 0;
+
+	if (rooted && op->args.peer != line->args.rank) {
+		peers[0] = op->args.peer;
+		return 1;
+	}
+	for (uint32_t r = 0; r < line->args.size && n < NAMED; r++)
+		if (ist__takes(op->args.takers, line->args.rank, r))
+			peers[n++] = r;
+	return n;
+}
+
 int64_t
 ist__op_frozen_at(const struct ist__line *line, const struct ist__op *op)
 {
@@ -110,7 +129,7 @@ ist__op_timeout(const struct ist__line *line, const struct ist__op *op, const st
 			(unsigned long long)op->done + 1, (unsigned long long)op->run.steps, op->algorithm->name);
 	else
 		ist__fail(err, IST_TIMEOUT, ist__kind_name(op->kind), "%s: it has not ended", what);
-	if (n == 0 && held->since && !(held->compared && atomic_load(&held->checked) && held->how == IST__NATIVE))
-		n = waits_for(held, ranks);
+	if (n == 0 && held->since)
+		n = held->how == IST__NATIVE ? moves_with(held, ranks) : waits_for(held, ranks);
 	add_ranks(err, ranks, n);
 }

@@ -513,6 +513,7 @@ ist__line_watch(struct ist__line *line)
 	if (late)
 		ist__fail(&err, IST_TIMEOUT, ist__kind_name(late->kind), "the deadline passed while backend %s does not come back from a call",
 			line->args.name);
+	ist__fail_rank(&err, line->args.rank); /* ours: the others would not know whose backend it is */
 	pthread_mutex_unlock(&line->lock);
 	if (!late)
 		return;

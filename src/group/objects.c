@@ -118,6 +118,8 @@ timed_out(struct ist__group *g, uint16_t type, uint32_t from, struct ist_error *
 		return IST_TIMEOUT;
 	}
 	ist__mesh_name_absent(g, g->op_seq, 0, err);
+	if (err && err->n_ranks == 0 && from < g->size)
+		ist__fail_rank(err, from); /* all are inside: then it is the one whose word is under way */
 	return IST_TIMEOUT;
 }
 

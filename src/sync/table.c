@@ -128,6 +128,23 @@ ist__table_hear(struct ist__table *t, uint32_t i, const void *record, uint64_t b
 
 /* ---- settling ---- */
 
+/* Nobody gives, or nobody takes: those that were lost may have been the ones. */
+static ist_err
+nobody(const struct ist__table *t, ist_err code, const char *what, struct ist_error *err)
+{
+	uint32_t gone = 0;
+
+	ist__fail(err, code, OP, "no member has registered a %s", what);
+	for (uint32_t i = 0; i < t->n_members; i++)
+		if (t->members[i].gone) {
+			ist__fail_rank(err, i);
+			gone++;
+		}
+	if (gone > 0)
+		ist__fail_suffix(err, " of those that are left; %u of %u are lost", gone, t->n_members);
+	return code;
+}
+
 static ist_err
 settle_members(struct ist__table *t, struct ist_error *err)
 {
@@ -153,9 +170,9 @@ settle_members(struct ist__table *t, struct ist_error *err)
 	if (t->bucket_bytes == UINT64_MAX)
 		t->bucket_bytes = IST__BUCKET_DEFAULT;
 	if (t->n_offers == 0)
-		return ist__fail(err, IST_EMPTY_UPDATE, OP, "no member has registered a source");
+		return nobody(t, IST_EMPTY_UPDATE, "source", err);
 	if (sinks == 0)
-		return ist__fail(err, IST_NO_RECEIVERS, OP, "no member has registered a sink");
+		return nobody(t, IST_NO_RECEIVERS, "sink", err);
 	return IST_OK;
 }
 
