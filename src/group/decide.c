@@ -192,6 +192,8 @@ outcome_of(struct ist__group *g, const struct ist_blob *votes, struct ist_error 
 		if (!e) {
 			first = no;
 			e = no.code;
+		}
+		if (first.n_ranks == 0) { /* one that says whom it is about may count in other ranks than this group's */
 			ist__fail_rank(&first, r);
 			ist__fail_prefix(&first, "rank %u: ", r);
 		}
@@ -259,6 +261,13 @@ vote_on(struct ist__group *g, const struct ist_error *vote, uint64_t seq, int64_
 	}
 	if (resolve(g, seq, doubt))
 		return IST_OK;
+	if (why.n_ranks == 0) { /* we were told of a loss before we saw it */
+		pthread_mutex_lock(&g->lock);
+		if (!ist__group_broken(g, &why))
+			ist__fail(&why, e, "decide", "others saw a loss while the votes were gathered");
+		pthread_mutex_unlock(&g->lock);
+		e = why.code;
+	}
 	ist__error_copy(err, &why);
 	return e;
 }

@@ -77,19 +77,35 @@ list_left(const struct ist__sync_body *s, const bool *lost, uint32_t *left)
 	return n;
 }
 
+/* An error of the new group counts in its ranks; here the old one's count. */
+static void
+to_old_ranks(struct ist_error *e, const uint32_t *left, uint32_t n)
+{
+	for (uint32_t i = 0; i < e->n_ranks; i++)
+		if (e->ranks[i] < n)
+			e->ranks[i] = left[e->ranks[i]];
+	for (uint32_t i = 0; i < e->n_per_rank; i++)
+		if (e->per_rank[i].rank < n)
+			e->per_rank[i].rank = left[e->per_rank[i].rank];
+}
+
 static ist_err
 try_split(struct ist__sync_body *s, const uint32_t *left, uint32_t n, struct ist_group **out, struct ist_error *err)
 {
 	struct ist__digest digest;
 	char text[IST_DIGEST_TEXT], name[64];
 	int64_t limit = ist__left(s->up.deadline);
+	ist_err e;
 	struct ist_split_args args = { .struct_size = sizeof(args), .n_ranks = n, .ranks = left, .name = name };
 
 	ist__digest_flat(left, n * sizeof(*left), &digest);
 	ist__digest_text(&digest, text);
 	snprintf(name, sizeof(name), "sync-%u-%s", s->losses + 1, text);
 	args.timeout_ns = limit > 0 && limit < TRY_NS ? limit : TRY_NS;
-	return ist_group_split(s->group, &args, out, err);
+	e = ist_group_split(s->group, &args, out, err);
+	if (e)
+		to_old_ranks(err, left, n);
+	return e;
 }
 
 /* What a lost rank is reported with. */
@@ -103,6 +119,16 @@ code_of(const struct ist_error *why, uint32_t rank)
 		if (why->ranks[i] == rank && why->code != IST_ABORTED)
 			return why->code;
 	return IST_PEER_LOST; /* who told first did not say */
+}
+
+/* One that is left behind may live, and would wait for us. In the old group it hears that it need not. */
+static void
+bid_farewell(struct ist__sync_body *s, uint32_t rank, ist_err code, const struct ist_error *why)
+{
+	struct ist_error e = *why;
+
+	e.code = code;
+	(void)ist_group_evict(s->group, rank, &e, NULL);
 }
 
 static void
@@ -119,6 +145,7 @@ note_lost(struct ist__sync_body *s, const bool *lost, const struct ist_error *wh
 		if (s->n_lost < IST_ERROR_RANKS)
 			s->lost[s->n_lost++] = (struct ist_rank_error){ s->names[i], code };
 		ist__log(s->ctx, IST_LOG_WARN, "rank %u is lost (%s); going on without it", s->names[i], ist_err_name(code));
+		bid_farewell(s, i, code, why);
 	}
 }
 
@@ -185,8 +212,8 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 			break;
 		}
 		ist_error_init(&last);
-		if (try_split(s, left, n, &group, &last) == IST_OK)
-			break;
+		if (try_split(s, left, n, &group, &last) == IST_OK || last.code == IST_EVICTED)
+			break; /* evicted: whatever is tried, the others go on without this one */
 		if (ist__sync_is_loss(s, last.code) || (last.code == IST_TIMEOUT && ++silent == 2)) {
 			mark_error(s, lost, &last);
 			silent = 0;

@@ -55,7 +55,13 @@ ist__sync_name_ranks(const struct ist__sync_body *s, struct ist_error *err)
 	for (uint32_t i = 0; i < err->n_ranks; i++)
 		if (err->ranks[i] < s->size)
 			err->ranks[i] = s->names[err->ranks[i]];
-	for (uint32_t i = 0; i < err->n_per_rank; i++)
+	ist__sync_name_voters(s, err);
+}
+
+void
+ist__sync_name_voters(const struct ist__sync_body *s, struct ist_error *err)
+{
+	for (uint32_t i = 0; i < err->n_per_rank && s->group != s->given; i++)
 		if (err->per_rank[i].rank < s->size)
 			err->per_rank[i].rank = s->names[err->per_rank[i].rank];
 }

@@ -102,6 +102,8 @@ struct ist_sync {
 void ist__sync_set_state(struct ist__sync_body *s, uint32_t state, uint64_t version, uint64_t to);
 /* Turns ranks of the group into those of the caller's group. */
 void ist__sync_name_ranks(const struct ist__sync_body *s, struct ist_error *err);
+/* Only those of a vote's list: what a member says of itself counts in the caller's ranks already. */
+void ist__sync_name_voters(const struct ist__sync_body *s, struct ist_error *err);
 bool ist__sync_is_source(const struct ist__sync_body *s);
 /* Shows in the group what this member is. */
 void ist__sync_show_role(struct ist__sync_body *s);

@@ -378,14 +378,24 @@ static ist_err
 step_vote(struct way *w)
 {
 	struct ist__sync_body *s = w->s;
+	struct ist_error no = s->up.why;
 	uint32_t doubt = 0;
-	ist_err e = ist_decide(s->group, s->up.failed ? &s->up.why : NULL, ist__left(s->up.deadline), &doubt, w->err);
+	ist_err e;
+
+	no.n_per_rank = 0; /* the vote makes a list of its own */
+	if (s->up.failed)
+		ist__fail_prefix(&no, "rank %u: ", s->name);
+	e = ist_decide(s->group, s->up.failed ? &no : NULL, ist__left(s->up.deadline), &doubt, w->err);
 
 	/* in doubt nothing more may be tried: the others may have the new version. Those that are lost are left behind by
 	 * on_loss continue, whatever they have */
 	w->doubt = e && (doubt == 1 || (doubt == 2 && s->args.on_loss != IST_ON_LOSS_CONTINUE));
 	w->perhaps |= e && doubt == 2;
 	w->how = e && !w->doubt && !voted_no(w->err) ? IST__END_BROKEN : IST__END_AGREED;
+	if (e && voted_no(w->err))
+		ist__sync_name_voters(s, w->err);
+	else if (e && w->how == IST__END_AGREED)
+		ist__sync_name_ranks(s, w->err);
 	return e;
 }
 
