@@ -187,10 +187,17 @@ gone_error(struct ist__form *f, struct ist_error *err)
 	for (uint32_t r = 0; f->parent && r < f->args.size; r++) {
 		uint32_t there = f->parent_ranks[r];
 		enum ist__gone how;
+		bool given_up;
 
 		pthread_mutex_lock(&f->parent->lock);
 		how = f->parent->gone[there];
+		given_up = f->parent->given_up;
 		pthread_mutex_unlock(&f->parent->lock);
+		if (given_up && r == f->args.rank) {
+			ist__fail(err, IST_EVICTED, "group_split", "the others have given this member up, and come without it");
+			ist__fail_rank(err, r);
+			return IST_EVICTED;
+		}
 		if (how == IST__HERE_STILL || r == f->args.rank)
 			continue;
 		if (how == IST__GONE_LEFT && ist__now() < (f->left_at ? f->left_at : (f->left_at = ist__now())) + LEFT_MS * IST__MS)

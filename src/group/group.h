@@ -123,6 +123,7 @@ struct ist__group {
 	uint64_t frozen;               /* the vote in which this member saw a loss and holds nothing; 0: none */
 	uint8_t *answers;              /* [size]: 1 answered "nothing" in the vote at hand */
 	uint64_t answers_vote;
+	bool given_up;                 /* the others have told that they lost this member */
 	int64_t left_since;            /* when the first member left, for operations that it leaves hanging */
 	uint64_t moved_seen;
 };
@@ -178,6 +179,14 @@ ist_err ist__group_broken(struct ist__group *g, struct ist_error *err);
 void ist__mesh_ask(struct ist__group *g, int64_t for_ns);
 /* Any thread, no lock: asks all members how far they are and adds those who are behind to err (at most 600 ms). */
 void ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, struct ist_error *err);
+
+/* ---- given_up.c ---- */
+/* The others take this member, rank self, for lost: err says so, in their words, and becomes EVICTED. */
+void ist__given_up(struct ist_error *err, uint32_t self, const char *op);
+/* The same for an error of others that is such a loss. False: it is not, and stays. */
+bool ist__hear_loss(struct ist_error *err, uint32_t self, const char *op);
+/* Rank tells of err, which happened to it: it is named too, unless the error is that others are lost or late. */
+void ist__fail_told_by(struct ist_error *err, uint32_t rank);
 
 /* ---- marks.c: lock held ---- */
 /* Body of PING and HERE: how far this member is, and its mark. */

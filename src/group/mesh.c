@@ -130,16 +130,17 @@ set_broken(struct ist__group *g, const struct ist_error *err)
 	return true;
 }
 
+/* told: what the others hear; NULL: nothing. */
 static void
-break_from(struct ist__group *g, const struct ist_error *err, bool flood, uint16_t type, uint32_t from, uint32_t but)
+break_from(struct ist__group *g, const struct ist_error *err, const struct ist_error *told, uint32_t from, uint32_t but)
 {
 	bool first, leaving;
 
 	pthread_mutex_lock(&g->lock);
 	leaving = g->leaving;
 	first = set_broken(g, err);
-	if (first && flood)
-		flood_error(g, type, from, err, but);
+	if (first && told)
+		flood_error(g, IST__ABORT, from, told, but);
 	pthread_mutex_unlock(&g->lock);
 	if (!first)
 		return;
@@ -150,7 +151,7 @@ break_from(struct ist__group *g, const struct ist_error *err, bool flood, uint16
 void
 ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood)
 {
-	break_from(g, err, flood, IST__ABORT, g->rank, g->size);
+	break_from(g, err, flood ? err : NULL, g->rank, g->size);
 }
 
 static void
@@ -167,14 +168,13 @@ lost_from(struct ist__group *g, uint32_t rank, const struct ist_error *err, bool
 		if (flood)
 			flood_error(g, IST__LOST, rank, err, but);
 	} else if (rank == g->rank) {
-		ist__fail(&e, IST_EVICTED, "group", "the others have given this member up: %s: %s", ist_err_name(err->code), err->detail);
-		ist__fail_rank(&e, rank);
-		ist__fail_per_rank(&e, rank, err->code);
+		ist__given_up(&e, rank, "group");
+		g->given_up = true; /* also where the group has ended by what this member saw of the same: it is not waited for */
 		news = true;
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (news)
-		break_from(g, &e, false, 0, rank, but);
+		break_from(g, &e, NULL, rank, but);
 }
 
 enum ist__gone
@@ -232,16 +232,19 @@ static void
 on_error_frame(struct ist__group *g, struct ist__link *l, const struct ist__msg *m)
 {
 	struct ist__reader r;
-	struct ist_error e;
+	struct ist_error e, own;
 
 	ist_error_init(&e);
 	ist__reader_init(&r, m->body, m->bytes);
 	if (!ist__get_error(&r, &e))
 		ist__fail(&e, IST_BAD_FORMAT, "group", "rank %u sent an error that can't be read", l->rank);
-	if (m->type == IST__LOST)
+	if (m->type == IST__LOST) {
 		lost_from(g, m->from, &e, true, l->rank);
-	else
-		break_from(g, &e, true, IST__ABORT, m->from, l->rank);
+		return;
+	}
+	own = e;
+	ist__hear_loss(&own, g->rank, "group"); /* somebody's data no longer reach us */
+	break_from(g, &own, &e, m->from, l->rank);
 }
 
 static void

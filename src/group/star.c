@@ -274,13 +274,7 @@ on_fail(const struct ist__form *f, const struct ist__msg *m, struct ist_error *e
 	ist__reader_init(&r, m->body, m->bytes);
 	if (!ist__get_error(&r, &e))
 		return ist__fail(err, IST_BAD_FORMAT, "group_new", "rank 0 refuses, and can't say why");
-	if ((e.code == IST_PEER_LOST || e.code == IST_NO_PROGRESS) && e.n_ranks == 1 && e.ranks[0] == f->args.rank) { /* the others' view of us */
-		struct ist_error lost = e;
-
-		ist__fail(&e, IST_EVICTED, "group_new", "the others have given this member up: %s: %s", ist_err_name(lost.code), lost.detail);
-		ist__fail_rank(&e, f->args.rank);
-		ist__fail_per_rank(&e, f->args.rank, lost.code);
-	}
+	ist__hear_loss(&e, f->args.rank, "group_new");
 	ist__error_copy(err, &e);
 	return e.code;
 }
@@ -300,9 +294,7 @@ failed_step(struct ist__form *f, uint32_t rank, const struct ist__msg *m, struct
 		ist__fail(&e, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
 	if (e.code == IST_TIMEOUT)
 		return IST_OK;
-	ist__fail_rank(&e, rank);
-	ist__fail_per_rank(&e, rank, e.code);
-	ist__fail_prefix(&e, "rank %u: ", rank);
+	ist__fail_told_by(&e, rank);
 	f->told = true;
 	ist__error_copy(err, &e);
 	return e.code;
@@ -549,10 +541,7 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 				ist_error_init(&said);
 				if (!ist__get_error(&in, &said))
 					ist__fail(&said, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
-				if (said.code != IST_TIMEOUT || said.n_ranks == 0)
-					ist__fail_rank(&said, r);
-				ist__fail_per_rank(&said, r, said.code);
-				ist__fail_prefix(&said, "rank %u: ", r);
+				ist__fail_told_by(&said, r);
 				if (said.code != IST_TIMEOUT) {
 					ist__error_copy(err, &said);
 					return said.code;
