@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+import ground
+
 WORLD, SOURCES = 5, 2
 DEADLINE_S, NO_PROGRESS_S, GUARD_S = 20, 2, 15
 LOSS = {"PEER_LOST", "NO_PROGRESS", "PEER_LEFT", "ABORTED", "SLOW_PEER"}
@@ -56,7 +58,7 @@ class Member:
         self.rank = rank
         self.out = open(os.path.join(folder, f"out.{rank}"), "w+", encoding="utf-8")
         self.err = open(os.path.join(folder, f"err.{rank}"), "w+", encoding="utf-8")
-        self.process = subprocess.Popen([tool, *args], stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, env=env)
+        self.process = subprocess.Popen([tool, *args], stdin=subprocess.DEVNULL, stdout=self.out, stderr=self.err, env=env, preexec_fn=ground.tie)
         self.status = self.document = self.ended = None
 
     def poll(self):
@@ -126,7 +128,8 @@ class Chaos:
         folder = os.path.join(self.work, "logs")
         os.makedirs(folder, exist_ok=True)
         before = [digest(c) for c in self.copies]
-        store = subprocess.Popen([self.tool, "store", "--bind", "127.0.0.1:0", "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.env, text=True)
+        store = subprocess.Popen([self.tool, "store", "--bind", "127.0.0.1:0", "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.env, text=True,
+                                 preexec_fn=ground.tie)
         members = []
         try:
             at = store.stdout.readline().strip()

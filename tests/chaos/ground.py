@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 
+PDEATHSIG, KILL = 1, 9
 NEWNS, NEWNET = 0x00020000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 libc = ctypes.CDLL(None, use_errno=True)
@@ -23,6 +24,11 @@ def call(name, *args):
     if getattr(libc, name)(*args) != 0:
         e = ctypes.get_errno()
         raise NoGround(f"{name}: {os.strerror(e)}")
+
+
+def tie():
+    """This process ends when the thread that made it does, however that ends. For a child, first of all."""
+    libc.prctl(PDEATHSIG, KILL, 0, 0, 0)
 
 
 def mount(kind, where, options):
@@ -160,6 +166,16 @@ class Ground:
 
     def net_of(self, far):
         return self.cable.far if self.cable and far else None
+
+    def small_buffers(self, small):
+        """Of the connections that are made from now on."""
+        text = "4096 4096 4096" if small else "4096 131072 4194304"
+        for net in [self.cable.far, self.cable.near] if self.cable else [None]:
+            if net is not None:
+                enter_net(net)
+            for knob in ("tcp_rmem", "tcp_wmem"):
+                with open(f"/proc/sys/net/ipv4/{knob}", "w", encoding="ascii") as f:
+                    f.write(text)
 
     def fill(self, where, leave):
         """Takes all the space but so much."""

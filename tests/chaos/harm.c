@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harm.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,6 +27,7 @@ static struct {
 	_Atomic int64_t to_go;   /* allocations until the first that fails; INT64_MAX: never */
 	_Atomic int64_t fails;   /* how many still fail */
 	_Atomic bool told;
+	_Atomic int64_t clock_s; /* added to the time of day */
 } self = { .lock = PTHREAD_MUTEX_INITIALIZER, .cond = PTHREAD_COND_INITIALIZER, .at = IDLE, .to_go = INT64_MAX };
 
 double
@@ -52,6 +55,8 @@ say(const char *fmt, ...)
 	for (int done = 0; done < n;) {
 		ssize_t k = write(1, line + done, (size_t)(n - done));
 
+		if (k < 0 && errno == EINTR)
+			continue;
 		if (k <= 0)
 			return; /* nobody listens any more */
 		done += (int)k;
@@ -78,6 +83,44 @@ harm_parse(struct harm *h, const char *text)
 	return false;
 }
 
+/* Half of arg in seconds, back where it is odd. */
+static void
+turn_clock(uint32_t arg)
+{
+	atomic_store(&self.clock_s, arg % 2 ? -(int64_t)(arg / 2) : arg / 2);
+}
+
+/* In front of the system's, for the library too. */
+int
+clock_gettime(clockid_t clock, struct timespec *t)
+{
+	int rc = (int)syscall(SYS_clock_gettime, clock, t);
+
+	if (rc == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+		t->tv_sec += atomic_load(&self.clock_s);
+	return rc;
+}
+
+static void
+on_storm(int number)
+{
+	(void)number;
+}
+
+/* Until the round ends: whoever waits in a system call is interrupted, again and again. Lock held, and given away meanwhile. */
+static void
+storm(void)
+{
+	struct timespec t = { .tv_nsec = 100000 };
+
+	while (self.at != IDLE && !self.quit) {
+		pthread_mutex_unlock(&self.lock);
+		kill(getpid(), SIGUSR1);
+		nanosleep(&t, NULL);
+		pthread_mutex_lock(&self.lock);
+	}
+}
+
 /* Lock held, and kept: the phase told is the phase hit. */
 static void
 strike(void)
@@ -95,6 +138,10 @@ strike(void)
 		_exit(7);
 	else if (!strcmp(kind, "stop"))
 		kill(getpid(), SIGSTOP);
+	else if (!strcmp(kind, "storm"))
+		storm();
+	else if (!strcmp(kind, "clock"))
+		turn_clock(self.plan.arg);
 	else if (!strcmp(kind, "abort") && self.group)
 		ist_group_abort(self.group, "chaos");
 }
@@ -103,8 +150,12 @@ static void *
 harm_main(void *arg)
 {
 	struct timespec t = { .tv_sec = self.plan.after_us / 1000000, .tv_nsec = self.plan.after_us % 1000000 * 1000 };
+	sigset_t storms;
 
 	(void)arg;
+	sigemptyset(&storms);
+	sigaddset(&storms, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &storms, NULL);
 	pthread_mutex_lock(&self.lock);
 	while (self.at != self.plan.phase && !self.quit)
 		pthread_cond_wait(&self.cond, &self.lock);
@@ -121,6 +172,8 @@ bool
 harm_start(const struct harm *h)
 {
 	self.plan = *h;
+	atomic_store(&self.clock_s, 0);
+	sigaction(SIGUSR1, &(struct sigaction){ .sa_handler = on_storm }, NULL); /* without SA_RESTART */
 	self.running = h->kind[0] && strcmp(h->kind, "alloc") != 0 && pthread_create(&self.thread, NULL, harm_main, NULL) == 0;
 	return self.running || !h->kind[0] || !strcmp(h->kind, "alloc");
 }

@@ -13,10 +13,10 @@ enum phase { CREATE = 0, SPLIT, GATHER, UPDATE, FREE, IDLE, PHASES };
 extern const char *const phase_names[PHASES];
 
 struct harm {
-	char kind[16];       /* kill, exit, stop, abort, alloc; "": none */
+	char kind[16];       /* kill, exit, stop, abort, alloc, storm, clock; "": none */
 	enum phase phase;
 	int64_t after_us;    /* alloc: which allocation from the beginning of the phase on fails */
-	uint32_t arg;        /* alloc: how many in a row; 0: all until the round ends */
+	uint32_t arg;        /* alloc: how many in a row; 0: all until the round ends; clock: twice the seconds, odd: back */
 };
 
 /* One line on stdout, whole, from any thread. */

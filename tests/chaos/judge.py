@@ -23,6 +23,8 @@ class Round:
         self.kind = plans.FAULTS[plan["fault"]]
         if self.kind == "own" and plan["victim"] in dead:
             self.kind = "lethal"
+        self.sleeper = plan.get("second", plan["victim"])
+        self.struck = {plan["victim"], self.sleeper}
         self.bad = []
 
     def say(self, name, text):
@@ -59,7 +61,7 @@ class Round:
         if self.plan["fault"] == "FULL": # whoever writes there
             dests = self.plan["dests"]
             return {r for r, d in enumerate(dests) if d == dests[self.plan["victim"]]}
-        return {self.plan["victim"]}
+        return self.struck
 
     def gave_up_before(self, rank, observer):
         """In an earlier phase, or sooner while a group was forming: to the observer it is lost too, then."""
@@ -85,7 +87,7 @@ class Round:
 
     def judged(self):
         """Those whose story counts: not the dead, nor the one who has run out of something itself."""
-        own = {self.plan["victim"]} if self.kind in ("own", "abort") or self.stopped else set()
+        own = {self.sleeper} if self.kind in ("own", "abort") or self.stopped else set()
         return [r for r in range(self.plan["world"]) if r not in self.dead and r not in own]
 
     def alive(self):
@@ -101,14 +103,15 @@ class Round:
         if d["code"] == "EVICTED" and "SLOW_PEER" in d["detail"] and rank == self.plan["victim"] and self.plan["fault"] in ("SLOW", "BLINK") and \
                 phase == "update" and self.plan["on_loss"] == "continue":
             return # it did hold up the others, for longer than a third of the no-progress limit
-        if d["code"] == "NO_RECEIVERS" and self.kind in ("cut", "lossy") and self.plan["on_loss"] == "continue" and phase in ("gather", "update"):
-            return # a source that goes on by itself
         if self.kind == "harmless" or self.hit is None or (self.kind == "store" and self.hit != "create"):
             self.say("SPOILT", where)
             return
         if self.kind == "store":
             return
-        codes = LOSS | ({"EVICTED"} if self.kind in ("cut", "lossy") else set()) | ({"IO"} if phase in ("create", "split") else set()) # IO: refused
+        apart = self.kind in ("cut", "lossy")
+        codes = LOSS | ({"EVICTED"} if apart else set()) | ({"IO"} if phase in ("create", "split") else set()) # IO: refused
+        if apart and self.plan["on_loss"] == "continue" and phase in ("gather", "update"):
+            codes = codes | {"NO_RECEIVERS", "EMPTY_UPDATE"} # sources, or sinks, that are among themselves: it names the lost
         if self.plan["fault"] == "FILES" and phase in ("create", "split") and d["code"] not in ("LIMIT", "EVICTED"):
             self.say("WRONG_CODE", f"{where}: out of descriptors is LIMIT, and nobody waits for it in vain")
         if self.plan["fault"] == "MEMCG":
@@ -118,12 +121,14 @@ class Round:
         if self.kind == "lethal" and d["code"] == "TIMEOUT" and phase not in ("create", "split"):
             self.say("WRONG_CODE", f"{where}: a loss is noticed before the deadline")
         if not names:
-            if d["code"] != "EVICTED" and (self.kind, d["code"]) != ("lossy", "TIMEOUT"): # all are in it, and it is only slow
-                self.say("UNNAMED", where)
-        elif d["code"] in ("TIMEOUT", "EVICTED", "IO"): # IO names both who can't be reached and who says so
-            meets_far = self.kind in ("cut", "lossy") and phase == "create" # who can't reach the meeting place is missing for all
-            ends = self.plan["fault"] in ("HALF", "LOSS", "RESET") and rank in names # told by the other end of the bad way
-            if d["code"] != "EVICTED" and not meets_far and not ends and not any(self.explained(rank, n) for n in names):
+            self.say("UNNAMED", where)
+        elif d["code"] == "EVICTED": # the word for one's own loss, and for nobody else's
+            if set(names) != {rank}:
+                self.say("WRONG_NAME", where)
+        elif d["code"] in ("TIMEOUT", "IO"): # late are all whom the one to blame holds up; IO names both who can't be reached and who says so
+            meets_far = apart and phase == "create" and rank not in names # who can't reach the meeting place is missing for all
+            late = (self.kind == "lossy" or self.plan["fault"] == "HALF") and set(names) == {rank} # its word was lost on the way, and they did wait for it
+            if not meets_far and not late and not any(self.explained(rank, n) for n in names):
                 self.say("WRONG_NAME", where)
         elif not all(self.explained(rank, n) for n in names):
             self.say("WRONG_NAME", where)
@@ -136,14 +141,14 @@ class Round:
         bad = set(told) - good
         if not good or not bad:
             return
-        victim, split = self.plan["victim"], self.plan["split"]
+        split = self.plan["split"]
         root = 0 if phase == "create" or not split else split[0]
         if self.hit is None or self.kind == "harmless":
             return # told as SPOILT
         if phase in ("create", "split"):
-            if (self.kind in ("lethal", "own") and victim == root) or self.kind in ("cut", "lossy", "store"):
+            if (self.kind in ("lethal", "own") and root in self.struck) or self.kind in ("cut", "lossy", "store"):
                 return # rank 0 was lost while it gave its word
-            bad -= {victim}
+            bad -= self.struck
             if not bad:
                 return
         if phase == "gather":
@@ -153,7 +158,7 @@ class Round:
         if phase == "update":
             bad = {r for r in bad if not self.doubts(r)}
             if (self.stopped or self.kind in ("own", "abort")) and self.plan["on_loss"] == "continue":
-                bad -= {victim} # the others left it behind
+                bad -= {self.sleeper} # the others left it behind
             if not bad:
                 return
         self.say("DISAGREE", f"{phase}: ranks {sorted(good)} have success, " + "; ".join(f"rank {r} {told[r]['code']}: {told[r]['detail']}" for r in sorted(bad)))
@@ -191,7 +196,7 @@ class Round:
         """One that dies in an update with on_loss continue is left behind, and told of."""
         plan = self.plan
         ranks = plan["split"] or list(range(plan["world"]))
-        left = [r for r in ranks if r != plan["victim"]]
+        left = [r for r in ranks if r not in self.struck]
         roles = {plan["roles"][r] for r in left}
         if self.kind != "lethal" or self.hit != "update" or plan["on_loss"] != "continue" or roles != {"source", "sink"} or plan["victim"] not in ranks:
             return
@@ -201,7 +206,7 @@ class Round:
             d, s = self.done(r, "update"), self.members[r].get("state")
             if d and d["code"] != "OK":
                 self.say("SPOILT", f"rank {r}: {d['code']} although on_loss is continue: {d['detail']}")
-            elif d and s and s["lost"] and {self.world_rank("update", x) for x in s["lost"]} != {plan["victim"]}:
+            elif d and s and s["lost"] and not {plan["victim"]} <= {self.world_rank("update", x) for x in s["lost"]} <= self.struck:
                 self.say("WRONG_NAME", f"rank {r} went on and says that {s['lost']} of its group are lost")
 
     def check(self):

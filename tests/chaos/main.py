@@ -90,13 +90,24 @@ def abilities(work, instrumented):
                 except ConnectionError:
                     pass
 
+    def buffers():
+        ground.Ground(os.path.join(work, "try3"), False, 1 << 20, 1 << 20).small_buffers(True)
+
     def cgroup():
         limit = ground.Limit(f"isthmus-chaos-try-{os.getpid()}")
         limit.write(limit.knob, str(1 << 30))
         limit.close()
-    why = {"ground": attempt(plain), "cable": attempt(cable), "reset": attempt(reset), "cgroup": attempt(cgroup)}
+    why = {"ground": attempt(plain), "cable": attempt(cable), "reset": attempt(reset), "cgroup": attempt(cgroup), "buffers": attempt(buffers)}
     why["plain"] = "the build is instrumented, and needs address space" if instrumented else None
     return why
+
+
+def sweep():
+    """What runs that were killed have left in the folder of temporaries."""
+    for name in os.listdir(tempfile.gettempdir()):
+        words = name.split("-")
+        if name.startswith("isthmus-chaos-") and len(words) > 3 and words[2].isdigit() and not os.path.exists(f"/proc/{words[2]}"):
+            shutil.rmtree(os.path.join(tempfile.gettempdir(), name), ignore_errors=True)
 
 
 def programs(build):
@@ -136,6 +147,7 @@ class Slot:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.pipe)
+            ground.tie()
             try:
                 result = play.Play(plan, args.tool, args.worker, self.folder, scale, args.instrumented).run()
             except BaseException: # pylint: disable=broad-except # whatever it is, it is told by the parent
@@ -291,7 +303,7 @@ def options():
     env = os.environ.get
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("build")
-    p.add_argument("--rounds", type=int, default=int(env("CHAOS_ROUNDS") or 2000))
+    p.add_argument("--rounds", type=int, default=int(env("CHAOS_ROUNDS") or 2600))
     p.add_argument("--seconds", type=float, default=float(env("CHAOS_SECONDS") or 0), help="begin no schedule after this")
     p.add_argument("--seed", type=int, default=int(env("CHAOS_SEED")) if env("CHAOS_SEED") else None)
     p.add_argument("--first", type=int, default=1, help="number of the first schedule")
@@ -314,7 +326,8 @@ def options():
 def main():
     args = options()
     become_root()
-    work = tempfile.mkdtemp(prefix="isthmus-chaos-")
+    sweep()
+    work = tempfile.mkdtemp(prefix=f"isthmus-chaos-{'kept' if args.keep else os.getpid()}-")
     try:
         why = abilities(work, args.instrumented)
         if why["ground"]:

@@ -10,6 +10,7 @@ FAULTS = {
     "KILL": "lethal",     # SIGKILL
     "EXIT": "lethal",     # _exit in the middle of a call
     "STOP": "lethal",     # SIGSTOP, woken when the others are through
+    "PAIR": "lethal",     # one is killed, and another stopped at once
     "BLINK": "harmless",  # SIGSTOP for less than the no-progress limit
     "SLOW": "harmless",   # stopped half of the time; as a sink also slow to take what comes
     "ABORT": "abort",     # by the user, in another thread
@@ -18,6 +19,10 @@ FAULTS = {
     "RESET": "cut",       # connections between two hosts are reset, new ones pass
     "LOSS": "lossy",      # some per cent of the frames are dropped, both ways
     "RATE": "harmless",   # the cable becomes slow
+    "FREEZE": "harmless", # all are stopped, for longer than the no-progress limit even, and go on at once
+    "STORM": "harmless",  # signals without end: system calls are interrupted
+    "CLOCK": "harmless",  # the time of day jumps, back or ahead
+    "TINY": "harmless",   # connections made from now on have the smallest buffers
     "DELAY": "harmless",  # connections arrive late and out of order, chunks are held up
     "STORE": "store",     # the meeting place dies; every other time it comes back
     "MEMCG": "own",       # memory limit of a control group: an error, or the kernel's SIGKILL
@@ -26,13 +31,13 @@ FAULTS = {
     "FILES": "own",       # RLIMIT_NOFILE: no more descriptors
     "FULL": "own",        # the destination, or /dev/shm, is full
 }
-SELF = {"KILL": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc"}
+SELF = {"KILL": "kill", "PAIR": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc", "STORM": "storm", "CLOCK": "clock"}
 CABLE = {"CUT", "HALF", "RESET", "LOSS", "RATE"}
 LIMITS = {"SPACE", "FILES"}
 NEVER = {("ABORT", "create"): "there is no group to abort yet"}
 TIMEOUT_S, NO_PROGRESS_S = 10.0, 2.0 # others may want the CPUs as well
 OLD, NEW, HEALED = 1, 2, 3
-NEEDS = {**{f: "cable" for f in CABLE}, "RESET": "reset", "MEMCG": "cgroup", "SPACE": "plain"}
+NEEDS = {**{f: "cable" for f in CABLE}, "RESET": "reset", "MEMCG": "cgroup", "SPACE": "plain", "TINY": "buffers"}
 
 
 def cells(faults):
@@ -96,6 +101,17 @@ def strength_of(rng, plan):
         plan["leave"] = rng.choice([0, 0, 4096, 100000, 1 << 20])
     elif fault == "STORE":
         plan["back"] = rng.random() < 0.5
+    elif fault == "PAIR":
+        plan["second"] = rng.choice([r for r in range(plan["world"]) if r != plan["victim"]])
+    elif fault == "FREEZE":
+        plan["for_s"] = rng.choice([0.3, 1.0, 1.2 * NO_PROGRESS_S])
+    elif fault == "CLOCK":
+        plan["row"] = rng.choice([1, 3600, 86400 * 365]) * 2 + rng.randint(0, 1) # seconds, and whether back
+    elif fault == "TINY":
+        plan["transport"] = plan["transport"] if plan["two"] else "tcp"
+    elif fault == "STOP" and plan["phase"] == "update" and rng.random() < 0.3: # rank 0, near the vote
+        plan["victim"] = plan["split"][0] if plan["split"] else 0
+        plan["moment"] = rng.uniform(0.8, 1.0)
 
 
 def make(seed, number, fault, phase):
@@ -125,7 +141,7 @@ def make(seed, number, fault, phase):
 
 
 def text(plan):
-    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all") if k in plan)
+    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all", "for_s", "second") if k in plan)
     split = ",".join(map(str, plan["split"])) or "none"
     return (f"{plan['fault']} rank {plan['victim']} in {plan['phase']} at {plan['moment']:.2f} {extra} | world {plan['world']} "
             f"{' '.join(r + (':' + d if d else '') for r, d in zip(plan['roles'], plan['dests']))} | split {split} | {plan['transport']}"

@@ -102,7 +102,7 @@ class Play:
 
     def start_store(self):
         self.store = subprocess.Popen([self.tool, "store", "--bind", f"{self.host_at}:{STORE_PORT}", "--insecure", "-q"], stdout=subprocess.PIPE,
-                                      stderr=subprocess.DEVNULL, env=self.env)
+                                      stderr=subprocess.DEVNULL, env=self.env, preexec_fn=ground.tie)
         if not self.store.stdout.readline():
             raise Hang("the store did not start")
 
@@ -177,6 +177,11 @@ class Play:
             self.hit, self.hit_at = e["phase"], e["t"]
         if self.plan["fault"] in ("STOP", "BLINK"):
             w.stopped = True
+        if self.plan["fault"] == "PAIR":
+            second = self.workers[self.plan["second"]]
+            if not second.idle:
+                second.stopped = True
+                second.kill(signal.SIGSTOP)
         if self.plan["fault"] == "BLINK":
             self.later(BLINK_S, lambda: self.wake(w))
 
@@ -297,6 +302,20 @@ class Play:
             self.later(STROKE_S, stop)
         stop()
 
+    def do_freeze(self, _):
+        for w in self.workers:
+            w.stopped = w.status is None and not w.idle
+            w.kill(signal.SIGSTOP)
+        self.later(self.plan["for_s"], self.thaw)
+
+    def thaw(self):
+        for w in self.workers:
+            w.stopped, w.since = False, time.monotonic()
+            w.kill(signal.SIGCONT)
+
+    def do_tiny(self, _):
+        self.ground.small_buffers(True)
+
     # ---- rounds ----
 
     def words(self, rank, world, group, role, dest, version, old):
@@ -320,7 +339,8 @@ class Play:
             if r == plan["liar"]:
                 words.append(f"lie={plan['lie']}")
             w.begin(" ".join(words))
-        self.wait(lambda: all(w.idle or w.stopped for w in self.workers) and (plan["fault"] != "BLINK" or all(w.idle for w in self.workers)), "for the others")
+        asleep = plan["fault"] in ("STOP", "PAIR") # until the others are through; who sleeps by another fault is woken by that
+        self.wait(lambda: all(w.idle or (asleep and w.stopped) for w in self.workers), "for the others")
         stopped = [w for w in self.workers if w.stopped]
         for w in stopped:
             self.wake(w)
@@ -330,7 +350,7 @@ class Play:
             self.check_death(r)
         self.told = [self.tell(w) for w in self.workers]
         members = [{"done": w.done, "state": w.state, "held": self.held(r, w)} for r, w in enumerate(self.workers)]
-        self.bad += judge.Round(plan, members, self.hit, dead, bool(stopped) and plan["fault"] == "STOP").check()
+        self.bad += judge.Round(plan, members, self.hit, dead, bool(stopped)).check()
         return dead
 
     def held(self, rank, w):
@@ -341,7 +361,7 @@ class Play:
 
     def check_death(self, rank):
         fault, status = self.plan["fault"], self.workers[rank].status
-        wanted = {"KILL": -9, "EXIT": 7, "MEMCG": -9}.get(fault)
+        wanted = {"KILL": -9, "PAIR": -9, "EXIT": 7, "MEMCG": -9}.get(fault)
         if rank != self.plan["victim"] or status != wanted:
             self.bad.append(("DIED", f"rank {rank} ended with status {status}\n{self.workers[rank].log(15)}"))
 
@@ -349,6 +369,8 @@ class Play:
         self.timers = []
         if self.plan["fault"] == "SLOW":
             self.victim().kill(signal.SIGCONT)
+        if self.plan["fault"] == "TINY":
+            self.ground.small_buffers(False)
         if self.ground.cable:
             self.ground.cable.mend()
         for w in self.workers:

@@ -8,6 +8,8 @@ import signal
 import socket
 import time
 
+import ground
+
 CONNECT_S, CHUNK_S = 0.25, 0.015
 
 
@@ -97,6 +99,7 @@ def start(pairs, seed):
         return pid
     try:
         os.close(ready)
+        ground.tie()
         relay = Relay(pairs, seed)
         signal.signal(signal.SIGUSR1, lambda *_: setattr(relay, "bad", True))
         signal.signal(signal.SIGUSR2, lambda *_: setattr(relay, "bad", False))

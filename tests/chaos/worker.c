@@ -118,6 +118,12 @@ list_ranks(char *out, size_t room, const uint32_t *ranks, uint32_t n)
 		at += (size_t)snprintf(out + at, room - at, "%s%u", i ? "," : "", ranks[i]);
 }
 
+static bool
+lies(const struct round *r, const char *how)
+{
+	return !strcmp(r->lie, how);
+}
+
 /* A liar names another than it should. */
 static void
 misname(struct round *r, struct ist_error *e)
@@ -133,14 +139,8 @@ misname(struct round *r, struct ist_error *e)
 			wrong = i;
 	}
 	e->n_ranks = 1;
-	e->ranks[0] = wrong;
+	e->ranks[0] = lies(r, "misname-self") ? r->rank : wrong;
 	e->n_per_rank = 0;
-}
-
-static bool
-lies(const struct round *r, const char *how)
-{
-	return !strcmp(r->lie, how);
 }
 
 static void
@@ -150,9 +150,11 @@ tell(struct round *r, enum phase phase, ist_err code)
 	uint32_t per[IST_ERROR_RANKS];
 	char detail[2048], ranks[512], per_rank[512];
 
-	if (code && lies(r, "misname"))
+	if (code && (lies(r, "misname") || lies(r, "misname-self")))
 		misname(r, e);
-	if (code && phase == UPDATE && lies(r, "alone"))
+	if (code && lies(r, "nameless"))
+		e->n_ranks = e->n_per_rank = 0;
+	if (code && ((phase == UPDATE && lies(r, "alone")) || (phase == SPLIT && lies(r, "alone-split"))))
 		code = IST_OK;
 	for (uint32_t i = 0; code && i < e->n_per_rank; i++)
 		per[i] = e->per_rank[i].rank;
@@ -160,7 +162,7 @@ tell(struct round *r, enum phase phase, ist_err code)
 	list_ranks(per_rank, sizeof(per_rank), per, code ? e->n_per_rank : 0);
 	escape(detail, sizeof(detail), code ? e->detail : "");
 	say("{\"ev\":\"done\",\"phase\":\"%s\",\"code\":\"%s\",\"same\":%s,\"op\":\"%s\",\"ranks\":[%s],\"per\":[%s],\"ms\":%.3f,\"t\":%.6f,\"detail\":\"%s\"}",
-		phase_names[phase], ist_err_name(code), !code || code == e->code || lies(r, "alone") ? "true" : "false", code ? e->op : "", ranks, per_rank,
+		phase_names[phase], ist_err_name(code), !code || code == e->code ? "true" : "false", code ? e->op : "", ranks, per_rank,
 		(now_s() - r->began) * 1e3, now_s(), detail);
 	r->failed |= code != IST_OK;
 }
@@ -321,7 +323,7 @@ do_update(struct round *r)
 	e = ist_sync_update(r->sync, &a, &rep, &r->err);
 	tell(r, UPDATE, e);
 	for (uint32_t i = 0; !e && i < rep.n_lost; i++)
-		lost[i] = rep.lost[i].rank;
+		lost[i] = lies(r, "mislost") ? r->rank : rep.lost[i].rank; /* itself, which goes on */
 	list_ranks(list, sizeof(list), lost, e ? 0 : rep.n_lost);
 	ist_sync_state(r->sync, &kind, &version, &to, NULL);
 	say("{\"ev\":\"state\",\"kind\":%u,\"version\":%llu,\"to\":%llu,\"held\":%d,\"verified\":%u,\"lost\":[%s]}", kind, (unsigned long long)version,
