@@ -328,6 +328,15 @@ on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
 	ist__msg_free(g->loop, m);
 }
 
+/* What gathers carries the strings of several members, each of which may be as long as one. */
+static uint64_t
+message_max(const struct ist__group *g, uint16_t type)
+{
+	uint64_t strings = type == IST__GATHER || type == IST__ALL_GATHER ? g->size : 1;
+
+	return strings * IST_OBJECT_BYTES_MAX + 65536;
+}
+
 static void
 on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 {
@@ -363,7 +372,7 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 		return;
 	}
 	ist_error_init(&e);
-	if (ist__msg_take(g->loop, &l->partials, f, IST_OBJECT_BYTES_MAX + 65536, &m, &e)) {
+	if (ist__msg_take(g->loop, &l->partials, f, message_max(g, f->type), &m, &e)) {
 		ist__fail_rank(&e, e.code == IST_NO_MEMORY ? g->rank : l->rank);
 		ist__mesh_break(g, &e, true);
 	} else if (m)

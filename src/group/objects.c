@@ -397,20 +397,23 @@ broadcast(struct ist__group *g, uint64_t seq, const void *addr, uint64_t bytes, 
 	return e;
 }
 
-/* A gathered set: u32 count, then rank, blob each. */
+/* A gathered set: u32 count, then rank, blob each. Of this rank and those above it (modulo size) first ones. */
 static ist_err
-put_set(struct ist__group *g, struct ist__writer *w, const struct ist_blob *have, const bool *is, struct ist_error *err)
+put_set(struct ist__group *g, struct ist__writer *w, uint32_t first, const struct ist_blob *have, const bool *is, struct ist_error *err)
 {
 	uint32_t n = 0;
 
-	for (uint32_t r = 0; r < g->size; r++)
-		n += is[r];
+	for (uint32_t i = 0; i < first; i++)
+		n += is[(g->rank + i) % g->size];
 	ist__put_u32(w, n);
-	for (uint32_t r = 0; r < g->size; r++)
+	for (uint32_t i = 0; i < first; i++) {
+		uint32_t r = (g->rank + i) % g->size;
+
 		if (is[r]) {
 			ist__put_u32(w, r);
 			ist__put_blob(w, have[r].addr, have[r].bytes);
 		}
+	}
 	return w->bad ? ist__fail_memory(err, "gather_bytes") : IST_OK;
 }
 
@@ -458,7 +461,7 @@ gather(struct ist__group *g, uint64_t seq, uint32_t root, int64_t deadline, stru
 	if (e || v == 0)
 		return e;
 	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
-	e = put_set(g, &w, have, is, err);
+	e = put_set(g, &w, g->size, have, is, err);
 	if (!e)
 		e = send_to(g, IST__GATHER, seq << 8, (v - step / 2 + root) % g->size, w.at, w.bytes, err);
 	ist__writer_fini(&w);
@@ -476,7 +479,8 @@ all_gather(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, 
 		struct ist__writer w;
 
 		ist__writer_init_slab(&w, ist__loop_slab(g->loop));
-		e = put_set(g, &w, have, is, err);
+		/* in the last round the other one has some of it: no string goes to anybody twice */
+		e = put_set(g, &w, step < g->size - step ? step : g->size - step, have, is, err);
 		if (!e)
 			e = send_to(g, type, seq << 8 | k, to, w.at, w.bytes, err);
 		ist__writer_fini(&w);
