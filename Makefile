@@ -6,15 +6,18 @@
 #   make bench    measurements beside other libraries, into bench/results and docs/performance.md
 #   make chaos    members die, freeze, lose their network, run out of things: 2,600 schedules, see tests/chaos/main.py
 #   make many     512 members on this machine (MANY=n): form, gather, lose three, go on; prints what each keeps
+#   make rain     64 members, every hundredth packet lost, five minutes of broadcasts (RAIN=n: members; RAIN_SECONDS)
 #   make install  PREFIX=/usr/local, DESTDIR=
 # On Debian and Ubuntu what is missing is installed first (scripts/setup).
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SECONDS_EACH ?= 20
 MANY ?= 512
+RAIN ?= 64
+RAIN_SECONDS ?= 300
 
 .DEFAULT_GOAL := release
-.PHONY: release dev setup demo test install tidy chaos soak many fuzz bench checkpoint model generate clean
+.PHONY: release dev setup demo test install tidy chaos soak many rain fuzz bench checkpoint model generate clean
 
 setup:
 	@scripts/setup
@@ -58,6 +61,11 @@ soak: release
 many: release
 	@cmake --build build/release -j $(JOBS) --target many_test
 	@build/release/bin/many_test $(MANY)
+
+# As root, in a network of its own. The short form is in load_test.
+rain: release
+	@cmake --build build/release -j $(JOBS) --target load_test
+	@build/release/bin/load_test $(RAIN_SECONDS) $(RAIN)
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)
