@@ -68,6 +68,8 @@ ist__reach(struct ist__form *f, const struct ist__card *card, int64_t until, int
 		do
 			e = ist__dial(&at, until < f->deadline ? until : f->deadline, f->inbox.cancel_fd, fd, &refused, err);
 		while (e == IST_LIMIT && ist__loop_spares_spend(f->inbox.loop, EMFILE));
+	if (e == IST_IO && !ist__may_share(card, &f->card) && ist__is_loopback(&at.at[0]))
+		ist__fail_prefix(err, "a member of another host tells its loopback address (it came to the meeting place by that, and needs --bind or --advertise): ");
 	return e;
 }
 
