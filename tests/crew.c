@@ -4,6 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the hand's own thread alone. */
+static bool
+keep_page(struct hand *h, const void *old, void *new)
+{
+	uint32_t i = 0, max = old ? 16 : h->pages_max;
+
+	while (i < max && h->pages[i] != old)
+		i++;
+	if (i < max)
+		h->pages[i] = new;
+	return i < max;
+}
+
 static void *
 count_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t numa)
 {
@@ -12,13 +25,22 @@ count_alloc(void *ctx, uint64_t bytes, uint64_t align, uint32_t kind, int32_t nu
 
 	(void)kind, (void)numa;
 	__atomic_add_fetch(&h->allocs, 1, __ATOMIC_RELAXED);
-	return posix_memalign(&p, align < 16 ? 16 : align, bytes ? bytes : 1) ? NULL : p;
+	if (posix_memalign(&p, align < 16 ? 16 : align, bytes ? bytes : 1))
+		return NULL;
+	if (h->pages_max && align == 4096 && !keep_page(h, NULL, p)) {
+		free(p);
+		return NULL;
+	}
+	return p;
 }
 
 static void
 count_free(void *ctx, void *p)
 {
-	(void)ctx;
+	struct hand *h = ctx;
+
+	if (h->pages_max && p)
+		(void)keep_page(h, p, NULL);
 	free(p);
 }
 

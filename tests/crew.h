@@ -37,6 +37,8 @@ struct hand {
 	struct ist_env *env;
 	struct ist_group *group;
 	uint64_t allocs;       /* calls of the env's allocator so far */
+	uint32_t pages_max;    /* so many pieces that begin with a page it gives at a time; 0: any number */
+	void *pages[16];       /* these, with pages_max */
 	char log[8192];        /* warnings and worse */
 	void *keep;            /* the test's own, from one run to the next */
 };

@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 
+#include <string.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,11 +53,48 @@ the_stages_overlap(void **unused)
 	assert_true(seconds_of(true) < 1.9);
 }
 
+/* With one bucket, asked for or all that there is memory for, nothing overlaps and everything arrives: from one source, and
+ * from several with checks among the buckets. scarce: of these members' hands, the others have all they want. */
+static void
+one_bucket(uint32_t n, uint32_t n_sources, uint32_t slots, uint32_t scarce)
+{
+	struct kit k;
+
+	kit_new(&k, n, n_sources);
+	k.tiny = BUCKETS;
+	k.each = k.bucket = 65536;
+	k.slots = slots;
+	fake_world_faults(k.crew.world)->no_memory = scarce != 0;
+	for (uint32_t r = 0; r < n; r++)
+		k.crew.hands[r].pages_max = scarce >> r & 1;
+	for (int i = 0; i < 2; i++) {
+		k.content++;
+		kit_run(&k, IST_OK);
+		kit_check_sinks(&k);
+		assert_true(k.members[n - 1].report.buckets >= BUCKETS / n_sources);
+	}
+	for (uint32_t r = 0; r < n; r++)
+		assert_int_equal(strstr(k.crew.hands[r].log, "serial") != NULL, scarce >> r & 1);
+	kit_free(&k);
+}
+
+static void
+one_bucket_is_enough(void **unused)
+{
+	(void)unused;
+	for (uint32_t sources = 1; sources <= 3; sources++) {
+		one_bucket(5, sources, 1, 0);
+		for (uint32_t scarce = 1; scarce < 1u << 5; scarce += 3) /* of all kinds of members some */
+			one_bucket(5, sources, 0, scarce);
+	}
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_stages_overlap),
+		cmocka_unit_test(one_bucket_is_enough),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -271,6 +271,7 @@ set_up(struct hand *h, struct member *m)
 		.struct_size = sizeof(args),
 		.on_loss = m->on_loss ? m->on_loss : k->on_loss,
 		.bucket_bytes = m->bucket ? m->bucket : k->bucket,
+		.slots = k->slots,
 	};
 
 	CHECK_CODE(ist_sync_new(h->group, &args, &m->sync, &m->error), IST_OK, &m->error);

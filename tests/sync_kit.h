@@ -48,6 +48,7 @@ struct kit {
 	struct member members[FAKE_RANKS];
 	uint32_t n, n_sources;
 	uint64_t bucket, wish, tiny;
+	uint32_t slots;               /* of the ring; 0: as many as there are where nobody says */
 	uint64_t each;                /* bytes of a tiny one; 0: 4096 */
 	uint32_t on_loss, force;
 	const char *label;

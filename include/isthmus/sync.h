@@ -144,8 +144,9 @@ struct ist_sync_args {
 	uint64_t bucket_bytes;   /* 0: 128 MiB, less where the machine or the control group is short of memory; the minimum
 	                          * over the members is used. NO_MEMORY when a control group can't hold the ring */
 	uint32_t no_verify;      /* 1: digests are not compared (they cost nothing to speak of) */
-	uint32_t slots;          /* buckets in the ring; 0: 3: one is read, one moves, one is delivered. With several sources more,
-	                          * where buckets are small enough for it to need no more memory */
+	uint32_t slots;          /* buckets in the ring; 0: 3: one is read, one moves, one is delivered; 1: one after the other. With
+	                          * several sources more, where buckets are small enough for it to need no more memory. A member
+	                          * that can't have so many does with fewer, down to one, and its log says so */
 	/* Called from inside update, at most every 50 ms: for progress bars. */
 	void (*progress)(void *ctx, uint64_t bytes, uint64_t total);
 	void *progress_ctx;

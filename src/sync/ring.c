@@ -110,8 +110,24 @@ alloc_plain(struct ist__ring *ring, uint32_t n, uint64_t bytes)
 	return true;
 }
 
+/* All slots, or none. */
+static ist_err
+make_slots(struct ist__ring *ring, uint32_t n, uint64_t bytes, uint32_t n_same_host, struct ist_error *err)
+{
+	ist_err e = ist__ring_check_room(bytes > UINT64_MAX / n ? UINT64_MAX : n * bytes, n_same_host, err);
+
+	if (e)
+		return e;
+	ring->from_group = ring->size > 1 && alloc_from_group(ring, n, bytes);
+	if (!ring->from_group && !alloc_plain(ring, n, bytes))
+		return ist__fail(err, IST_NO_MEMORY, OP, "no memory for %u buckets of %llu bytes", n, (unsigned long long)bytes);
+	ring->n = n;
+	ring->slot_bytes = bytes;
+	return IST_OK;
+}
+
 ist_err
-ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes,
+ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint32_t least, uint64_t slot_bytes,
 	struct ist_error *err)
 {
 	struct ist_group_info info = { .struct_size = sizeof(info) };
@@ -122,21 +138,20 @@ ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist
 	ist__ring_drop(ring);
 	if (slot_bytes == 0)
 		slot_bytes = 1;
-	if (ring->group == group && ring->n == n && ring->slot_bytes >= slot_bytes)
+	if (ring->group == group && ring->n > 0 && ring->wanted == n && ring->slot_bytes >= slot_bytes)
 		return IST_OK;
 	free_memory(ring);
-	e = ist__ring_check_room(slot_bytes > UINT64_MAX / n ? UINT64_MAX : n * slot_bytes, info.n_same_host, err);
-	if (e)
-		return e;
 	ring->ctx = ctx;
 	ring->group = group;
 	ring->size = info.size;
-	ring->from_group = info.size > 1 && alloc_from_group(ring, n, slot_bytes);
-	if (!ring->from_group && !alloc_plain(ring, n, slot_bytes))
-		return ist__fail(err, IST_NO_MEMORY, OP, "no memory for %u buckets of %llu bytes", n, (unsigned long long)slot_bytes);
-	ring->n = n;
-	ring->slot_bytes = slot_bytes;
-	return IST_OK;
+	ring->wanted = n;
+	do
+		e = make_slots(ring, n, slot_bytes, info.n_same_host, err);
+	while (e == IST_NO_MEMORY && n-- > least);
+	if (!e && n < ring->wanted)
+		ist__log(ctx, IST_LOG_WARN, "there is memory for %u of %u buckets of %llu bytes%s", n, ring->wanted, (unsigned long long)slot_bytes,
+			n == 1 ? ": serial, one is read, moved and delivered before the next" : "");
+	return e;
 }
 
 void

@@ -25,6 +25,7 @@ struct ist__ring {
 	struct ist_group *group;
 	struct ist__slot slots[IST__SLOTS_MAX];
 	uint32_t n;
+	uint32_t wanted;        /* slots; there are fewer where there was no memory for so many */
 	uint32_t size;          /* of the group */
 	uint64_t slot_bytes;
 	uint64_t poison;
@@ -54,9 +55,10 @@ uint64_t ist__ring_bucket(uint32_t slots, uint32_t members);
 /* NO_MEMORY when the control group can't hold what is about to be asked for: better now than killed later. Every member of
  * this host is about to ask for as much. */
 ist_err ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error *err);
-/* n slots of slot_bytes; keeps what is there where it is large enough and of the same group. */
-ist_err ist__ring_prepare(
-	struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint64_t slot_bytes, struct ist_error *err);
+/* n slots of slot_bytes, or as many as there is memory for, but not fewer than least; keeps what is there where it is large
+ * enough and of the same group. */
+ist_err ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint32_t least,
+	uint64_t slot_bytes, struct ist_error *err);
 /* Another member's slots, as it has put them behind what it says else; an older one says nothing. first: of all members. */
 void ist__ring_hear(struct ist__ring *ring, bool first, struct ist__reader *r);
 /* Ends what is under way (which may abort the group) and frees all. */

@@ -99,7 +99,7 @@ ist__stream_begin(struct ist__stream *s, struct ist_group *group, const struct i
 		e = settle(s, op, err);
 	if (e)
 		return e;
-	if (ist__ring_prepare(&s->ring, s->ctx, group, IST__STREAM_SLOTS, s->bucket_bytes, &s->why) != IST_OK)
+	if (ist__ring_prepare(&s->ring, s->ctx, group, IST__STREAM_SLOTS, IST__STREAM_SLOTS, s->bucket_bytes, &s->why) != IST_OK)
 		ist__fail_rank(&s->why, s->rank); /* the first gate tells the others */
 	(void)ist_group_tell(group, "UPDATING", 0, s->version, 0); /* best effort */
 	return IST_OK;

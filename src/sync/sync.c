@@ -140,8 +140,8 @@ check_args(const struct ist_sync_args *a, struct ist_error *err)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sync_new", "on_loss %u is none", a->on_loss);
 	if (a->bucket_bytes && a->bucket_bytes < IST__BUCKET_MIN)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sync_new", "a bucket has at least %llu bytes", (unsigned long long)IST__BUCKET_MIN);
-	if (a->slots == 1 || a->slots > IST__SLOTS_MAX)
-		return ist__fail(err, IST_INVALID_ARGUMENT, "sync_new", "a ring has 2 to %d buckets", IST__SLOTS_MAX);
+	if (a->slots > IST__SLOTS_MAX)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sync_new", "a ring has at most %d buckets", IST__SLOTS_MAX);
 	return IST_OK;
 }
 
@@ -170,6 +170,8 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 		memcpy(&s->args, args, args->struct_size < sizeof(s->args) ? args->struct_size : sizeof(s->args));
 	if (s->args.slots == 0)
 		s->args.slots = SLOTS;
+	if (s->args.slots == 1)
+		ist__log(ctx, IST_LOG_INFO, "a ring of one bucket: serial, one is read, moved and delivered before the next");
 	if (s->args.bucket_bytes == 0)
 		s->args.bucket_bytes = info.bucket_bytes >= IST__BUCKET_MIN ? info.bucket_bytes : ist__ring_bucket(s->args.slots, info.n_same_host);
 	s->names = ist__alloc(ctx, info.size * sizeof(*s->names));

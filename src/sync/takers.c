@@ -25,7 +25,7 @@ slots_of(const struct ist__sync_body *s, const struct ist__table *t)
 ist_err
 ist__sync_make_ring(struct ist__sync_body *s, struct ist_group *group, const struct ist__table *t, struct ist_error *err)
 {
-	ist_err e = ist__ring_prepare(&s->ring, s->ctx, group, slots_of(s, t), t->plan->slot_bytes, err);
+	ist_err e = ist__ring_prepare(&s->ring, s->ctx, group, slots_of(s, t), 1, t->plan->slot_bytes, err);
 
 	if (!e)
 		s->ring.ahead = 1;
@@ -44,5 +44,8 @@ ist__sync_set_takers(struct ist__sync_body *s)
 			s->takers[r / 64] |= UINT64_C(1) << (r % 64);
 	s->takes = s->takers[s->rank / 64] >> (s->rank % 64) & 1;
 	/* the least ring must hold more than what is still under way when all meet at a check: see may_issue in run.c */
-	s->ring.ahead = !s->leaves_out || s->ring.least < 3 || givers < 2 ? 1 : givers < s->ring.least - 1 ? givers : s->ring.least - 1;
+	if (s->ring.least < 2)
+		s->ring.ahead = 0;
+	else
+		s->ring.ahead = !s->leaves_out || s->ring.least < 3 || givers < 2 ? 1 : givers < s->ring.least - 1 ? givers : s->ring.least - 1;
 }
