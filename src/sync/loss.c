@@ -2,7 +2,7 @@
  *
  * loss.c - going on without the lost. A group that lost a member is finished; those that are left make a new one. Each
  * looks at whom it knows to be lost; those that know the same meet, since the name of the new group carries the list.
- * Whoever does not come although nothing is known against it is left behind too, after two tries.
+ * Whoever does not come, or goes, although the old group has nothing against it is left behind too, after two tries.
  */
 #include "sync/sync.h"
 
@@ -193,7 +193,7 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 	uint32_t *left = ist__alloc(s->ctx, 2 * s->size * sizeof(*left));
 	struct ist_group *group = NULL;
 	struct ist_error last = *why;
-	uint32_t n = 0, silent = 0;
+	uint32_t n = 0, vain = 0;
 	ist_err e = lost && left ? IST_OK : ist__fail_memory(err, OP);
 
 	ist__pace_end(&s->pace);
@@ -214,9 +214,10 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 		ist_error_init(&last);
 		if (try_split(s, left, n, &group, &last) == IST_OK || last.code == IST_EVICTED)
 			break; /* evicted: whatever is tried, the others go on without this one */
-		if (ist__sync_is_loss(s, last.code) || (last.code == IST_TIMEOUT && ++silent == 2)) {
+		/* who leaves a forming because another is lost is taken for lost in it as well: the old group knows better, mostly */
+		if ((ist__sync_is_loss(s, last.code) || last.code == IST_TIMEOUT) && ++vain == 2) {
 			mark_error(s, lost, &last);
-			silent = 0;
+			vain = 0;
 		}
 	}
 	if (!e && !group) {
