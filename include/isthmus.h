@@ -252,10 +252,10 @@ IST_API ist_err ist_send_bytes(
 	struct ist_group *group, const void *addr, uint64_t bytes, uint32_t to, int64_t timeout_ns, struct ist_error *err);
 IST_API ist_err ist_recv_bytes(struct ist_group *group, uint32_t from, int64_t timeout_ns, struct ist_blob *out, struct ist_error *err);
 /* One outcome for all. Every member gives its vote: NULL is yes, an error is no. IST_OK on every member when all have
- * voted yes; else the same error on every member (a no with its rank and text, or with the ranks that it names itself, or PEER_LOST). A member lost meanwhile:
- * the others ask each other; whoever holds "yes from all" makes all say yes, nobody holding it means no. Only a member
- * that can reach nobody is left in doubt: *doubt = 1, and an error. *doubt = 2: only members that are lost and may
- * live (frozen, cut off, or a connection was reset) may hold the other outcome. */
+ * voted yes; else the same error on every member (a no with its rank and text, or with the ranks that it names itself; or
+ * PEER_LOST). A member lost meanwhile: the others ask each other; whoever holds "yes from all" makes all say yes, nobody
+ * holding it means no. Only a member that can reach nobody is left in doubt: *doubt = 1, and an error. *doubt = 2: only
+ * members that are lost and may live (frozen, cut off, or a connection was reset) may hold the other outcome. */
 IST_API ist_err ist_decide(struct ist_group *group, const struct ist_error *vote, int64_t timeout_ns, uint32_t *doubt, struct ist_error *err);
 IST_API void ist_blobs_free(struct ist_group *group, struct ist_blob *blobs, uint64_t n);
 
