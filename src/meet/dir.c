@@ -37,7 +37,8 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 
 	if (snprintf(temp, sizeof(temp), "%s.%ld", path, (long)getpid()) >= (int)sizeof(temp))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", path);
-	fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	unlink(temp); /* left by a process that died and had our number; or somebody lies in wait */
+	fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", temp);
 	n = write(fd, addr, bytes);
@@ -63,17 +64,37 @@ whole_file(void)
 	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
 }
 
-/* Opens and locks path; -1 and errno. EAGAIN: somebody else holds it, and holder is what he says of himself. */
+/* In a folder where all may write somebody else may have taken the name first. Ours are open to nobody but their owner,
+ * who has another number than we where a file system maps users. */
+static bool
+is_strangers(const struct stat *st)
+{
+	return !S_ISREG(st->st_mode) || (st->st_uid != geteuid() && (st->st_mode & 077) != 0);
+}
+
+static ist_err
+fail_stranger(struct ist_error *err, const char *path)
+{
+	return ist__fail(err, IST_DENIED, "meet", "%s: another user made this file, and others than he may change it", path);
+}
+
+/* Opens and locks path; -1 and errno. EAGAIN: somebody else holds it, and holder is what he says of himself. EPERM: it is not
+ * one of ours. */
 static int
 lock_file(const char *path, char *holder, size_t room)
 {
 	for (;;) {
 		struct flock lock = whole_file();
 		struct stat ours, named;
-		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600), sys;
+		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600), sys;
 
 		if (fd < 0)
 			return -1;
+		if (fstat(fd, &ours) || is_strangers(&ours)) {
+			close(fd);
+			errno = EPERM;
+			return -1;
+		}
 		if (fcntl(fd, F_OFD_SETLK, &lock)) {
 			ssize_t n;
 
@@ -101,7 +122,7 @@ is_held(const char *dir, const char *name)
 
 	if (!path_of(dir, name, "lock", path))
 		return false;
-	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
 		return false;
 	held = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -119,6 +140,8 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 	if (!path_of(dir, name, "lock", lock) || !path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
 	fd = lock_file(lock, holder, sizeof(holder));
+	if (fd < 0 && errno == EPERM)
+		return fail_stranger(err, lock);
 	if (fd < 0 && errno != EAGAIN)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
 	if (fd < 0) {
@@ -157,15 +180,21 @@ ist_err
 ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, struct ist_error *err)
 {
 	char path[PATH_MAX];
+	struct stat st;
 	ssize_t n;
 	int fd;
 
 	if (!path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0) {
 		*bytes = 0;
 		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
+	}
+	if (fstat(fd, &st) || is_strangers(&st)) {
+		close(fd);
+		*bytes = 0;
+		return fail_stranger(err, path);
 	}
 	n = read(fd, room, *bytes);
 	close(fd);
@@ -223,12 +252,12 @@ ist__dir_list(const char *dir, void (*each)(void *arg, const struct ist__status 
 
 		if (strncmp(entry->d_name, "isthmus-", 8) != 0 || !strstr(entry->d_name, ".member-"))
 			continue;
-		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 		if (fd < 0)
 			continue;
 		n = read(fd, room, sizeof(room));
 		clock_gettime(CLOCK_REALTIME, &now);
-		if (n > 0 && fstat(fd, &st) == 0) {
+		if (n > 0 && fstat(fd, &st) == 0 && !is_strangers(&st)) {
 			int64_t ms = (now.tv_sec - st.st_mtim.tv_sec) * 1000 + (now.tv_nsec - st.st_mtim.tv_nsec) / 1000000;
 
 			ist__reader_init(&r, room, (uint64_t)n);

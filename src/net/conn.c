@@ -86,13 +86,30 @@ ist__frame_free(struct ist__loop *loop, struct ist__frame *frame)
 	ist__slab_put(ist__loop_slab(loop), frame);
 }
 
+/* For messages. At a local socket any user of this machine may knock, and the kernel says who it is. */
+static void
+name_peer(struct ist__conn *c, int fd)
+{
+	union ist__sockaddr a = { .sa = { 0 } };
+	socklen_t n = sizeof(a.storage);
+	struct ucred who;
+
+	getsockname(fd, &a.sa, &n);
+	c->is_unix = a.sa.sa_family == AF_UNIX;
+	n = c->is_unix ? sizeof(who) : sizeof(a.storage);
+	if (c->is_unix && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0)
+		snprintf(c->peer, sizeof(c->peer), "local socket of process %ld, user %ld", (long)who.pid, (long)who.uid);
+	else if (!c->is_unix && getpeername(fd, &a.sa, &n) == 0)
+		ist__sockaddr_text(&a, c->peer, sizeof(c->peer));
+	else
+		snprintf(c->peer, sizeof(c->peer), c->is_unix ? "local socket" : "the meeting place");
+}
+
 struct ist__conn *
 ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct ist__self *self, int64_t hello_deadline)
 {
 	const struct ist__ctx *ctx = ist__env_ctx(ist__loop_env(loop));
 	struct ist__conn *c = ist__alloc(ctx, sizeof(*c));
-	union ist__sockaddr a = { .sa = { 0 } };
-	socklen_t n = sizeof(a.storage);
 
 	if (!c) {
 		close(fd);
@@ -108,13 +125,7 @@ ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct 
 	c->urgent_last = &c->urgent;
 	pthread_mutex_init(&c->lock, NULL);
 	atomic_store(&c->heard, ist__now());
-	getsockname(fd, &a.sa, &n);
-	c->is_unix = a.sa.sa_family == AF_UNIX;
-	n = sizeof(a.storage);
-	if (!c->is_unix && getpeername(fd, &a.sa, &n) == 0)
-		ist__sockaddr_text(&a, c->peer, sizeof(c->peer));
-	else
-		snprintf(c->peer, sizeof(c->peer), c->is_unix ? "local socket" : "the meeting place");
+	name_peer(c, fd);
 	ist__hello_make(self, c->ours);
 	if (side == IST__INITIATOR) {
 		memcpy(c->raw, c->ours, IST__HELLO_BYTES);
