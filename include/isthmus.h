@@ -223,6 +223,10 @@ struct ist_group_info {
 	uint64_t messages;        /* sent over them so far, for itself or others; heartbeats apart */
 	uint32_t takers;          /* 1: a broadcast with takers costs those who are not among them nothing; equal on all members */
 	uint32_t reserved;
+	/* Memory that this member's side of the group holds now, as far as its backend tells; freeing the group gives it back.
+	 * Not the env's own, which serves all its groups: its loop, what it keeps for the next message, the meeting place. */
+	uint64_t memory_bytes;    /* of this process alone */
+	uint64_t shared_bytes;    /* shared memory that this member has made, ist_group_alloc's too: the sum over the members of a host is what it has less */
 };
 IST_API ist_err ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_error *err);
 /* Who a member is, for messages: "host:pid". *bytes: room in, length out, without the closing 0. */

@@ -126,6 +126,9 @@ struct ist_progress {
 	uint32_t more;       /* 1: it stopped for its time, not for want of work */
 	uint64_t moved;      /* bytes, all tasks; the core's NO_PROGRESS looks at this */
 	uint64_t ended;      /* tasks that have come to ISSUED, DONE or ABANDONED: test them when it has changed */
+	/* What the channel holds now, for who asks how much memory a group takes. Left alone: not known. */
+	uint64_t memory;     /* bytes of this process alone: from ist_host.alloc, or the library's */
+	uint64_t shared;     /* bytes of shared memory that it has made, what alloc gave among them; not that of its peers */
 };
 
 /* A setting that both ends must share (an environment variable, an MTU): compared by the core before offer. */

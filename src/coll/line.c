@@ -184,7 +184,7 @@ open_fds(struct ist__line *line)
 ist_err
 ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct ist_error *err)
 {
-	const struct ist__ctx *ctx = ist__env_ctx(args->env);
+	const struct ist__ctx *ctx = args->ctx ? args->ctx : ist__env_ctx(args->env);
 	struct ist__line *line;
 	pthread_condattr_t attr;
 	int rc;
@@ -218,6 +218,8 @@ ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct 
 		rc = ENOMEM;
 	if (rc == 0) {
 		ist__pool_init(&line->pool, args->env, sizeof(struct ist__op), &req_ops, line, line_gone);
+		if (args->drive) /* it never blocks, and nobody else calls it yet */
+			ist__line_look_held(line);
 		ist__pool_fill(&line->pool, REQS); /* without memory for them, later ones may fail too, and say so */
 		*out = line;
 		return IST_OK;
@@ -244,6 +246,13 @@ void
 ist__line_hold(struct ist__line *line)
 {
 	atomic_fetch_add(&line->holds, 1);
+}
+
+void
+ist__line_held(struct ist__line *line, uint64_t *memory, uint64_t *shared)
+{
+	*memory = atomic_load_explicit(&line->chan_memory, memory_order_relaxed) + ist__pool_bytes(&line->pool);
+	*shared = atomic_load_explicit(&line->chan_shared, memory_order_relaxed);
 }
 
 void

@@ -26,6 +26,7 @@ struct ist__line_args {
 	int64_t no_progress_ns;              /* 0: 30 s; negative: never */
 	int64_t timeout_ns;                  /* default of ist_req_wait; 0: 300 s */
 	bool all_take;                       /* a member knows of no sets of takers: every broadcast goes to all */
+	const struct ist__ctx *ctx;          /* what memory it asks for; NULL: the env's */
 	bool drive;                          /* the backend never blocks: who waits for a request may turn the line himself */
 	void *owner;
 	/* The first failure seen here, once. On the thread that turns the line; on another one only where that thread is stuck inside
@@ -59,6 +60,8 @@ ist_err ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist
 void ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *err);
 /* Does a broadcast with takers cost the others nothing? The same on all members. */
 bool ist__line_leaves_out(const struct ist__line *line);
+/* Bytes that the line, its channel and the requests that it keeps hold now: of this process alone, and of shared memory. */
+void ist__line_held(struct ist__line *line, uint64_t *memory, uint64_t *shared);
 /* Wakes whoever turns the line: compare has more to say. */
 void ist__line_nudge(struct ist__line *line);
 /* Every request ends with why, within about a second even if the plug-in is stuck. The first call counts. */

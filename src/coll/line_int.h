@@ -146,6 +146,7 @@ struct ist__line {
 	struct ist__op *door;            /* begun, and not all its steps: nobody else may begin */
 	uint64_t tasks;
 	_Atomic uint64_t moved;          /* others only look */
+	_Atomic uint64_t chan_memory, chan_shared; /* what the channel held when it was last asked; others only look */
 	uint64_t ended;
 	int64_t now, moved_at, looked_at;
 	int64_t look_by;       /* when the clock was to be looked at next; 0: whenever */
@@ -168,6 +169,8 @@ void ist__line_tell(struct ist__line *line);
 /* turn.c */
 void *ist__turn(void *line);
 void ist__line_turn(struct ist__line *line);
+/* Asks the channel what it holds. By who may call it now. */
+void ist__line_look_held(struct ist__line *line);
 /* The last look before sleeping; false: don't. *fd: what the backend wants to be woken by. */
 bool ist__line_may_sleep(struct ist__line *line, enum ist__asleep who, int32_t *fd);
 

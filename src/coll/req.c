@@ -138,6 +138,7 @@ pool_new(struct ist__req_pool *pool)
 	ist__handle_left(req, on_left);
 	pthread_mutex_lock(&pool->lock);
 	pool->alive = req->handle.magic;
+	pool->made++;
 	pthread_mutex_unlock(&pool->lock);
 	return req;
 }
@@ -166,6 +167,17 @@ ist__pool_get(struct ist__req_pool *pool)
 	if (!req)
 		pool_put(pool, NULL);
 	return req;
+}
+
+uint64_t
+ist__pool_bytes(struct ist__req_pool *pool)
+{
+	uint64_t bytes;
+
+	pthread_mutex_lock(&pool->lock);
+	bytes = pool->made * pool->bytes;
+	pthread_mutex_unlock(&pool->lock);
+	return bytes;
 }
 
 bool

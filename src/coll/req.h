@@ -75,6 +75,7 @@ struct ist__req_pool {
 	pthread_mutex_t lock;
 	struct ist_req *first, *last;
 	uint64_t refs;
+	uint64_t made;              /* requests, kept or in use */
 	uint32_t alive;             /* the magic of a live handle */
 	bool closed;
 };
@@ -83,6 +84,7 @@ void ist__pool_init(struct ist__req_pool *pool, struct ist_env *env, uint64_t by
 	void (*gone)(void *owner));
 /* Makes n requests beforehand; false: no memory for all of them. */
 bool ist__pool_fill(struct ist__req_pool *pool, uint32_t n);
+uint64_t ist__pool_bytes(struct ist__req_pool *pool); /* of all its requests */
 /* A fresh request, with what lies behind struct ist_req zeroed. NULL: no memory. */
 struct ist_req *ist__pool_get(struct ist__req_pool *pool);
 /* No more gets. Requests that users still hold stay good; the pool's memory must last until gone is called, which may

@@ -155,6 +155,10 @@ do_call(struct ist__line *line, struct ist__call *call)
 	if (deserted(line))
 		return;
 	call->status.text[sizeof(call->status.text) - 1] = 0;
+	if (!line->ending)
+		ist__line_look_held(line); /* who asked may ask what the group holds next */
+	if (deserted(line))
+		return;
 	pthread_mutex_lock(&line->lock);
 	if (!call->orphan) {
 		call->over = true;
@@ -260,6 +264,23 @@ fail_slot(struct ist__line *line, const char *slot, ist_err e)
 	ist__line_fail(line, &err);
 }
 
+static void
+note_held(struct ist__line *line, const struct ist_progress *p)
+{
+	atomic_store_explicit(&line->chan_memory, p->memory, memory_order_relaxed);
+	atomic_store_explicit(&line->chan_shared, p->shared, memory_order_relaxed);
+}
+
+/* What else it says is said again at the next one. */
+void
+ist__line_look_held(struct ist__line *line)
+{
+	struct ist_progress p = { .struct_size = sizeof(p) };
+
+	if (line->ops->progress(line->chan, &p) == IST_OK && !deserted(line))
+		note_held(line, &p);
+}
+
 /* True: tasks may have ended. */
 static bool
 progress(struct ist__line *line)
@@ -270,6 +291,7 @@ progress(struct ist__line *line)
 
 	if (deserted(line))
 		return false;
+	note_held(line, &p);
 	if (e)
 		fail_slot(line, "progress", e);
 	if (p.moved != atomic_load_explicit(&line->moved, memory_order_relaxed)) {

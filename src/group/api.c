@@ -308,6 +308,23 @@ ist_group_lost(struct ist_group *group, uint32_t *ranks, uint32_t *n, struct ist
 	return IST_OK;
 }
 
+/* Under lock. */
+static void
+count_memory(struct ist__group *g, struct ist_group_info *info)
+{
+	uint64_t memory, shared;
+
+	info->memory_bytes = ist__tally_bytes(g->tally) + g->life_memory;
+	info->shared_bytes = g->life_shared;
+	for (uint32_t i = 0; i < g->n_links; i++)
+		info->memory_bytes += g->links[i].conn ? ist__conn_held(g->links[i].conn) : 0;
+	if (g->line) {
+		ist__line_held(g->line, &memory, &shared);
+		info->memory_bytes += memory;
+		info->shared_bytes += shared;
+	}
+}
+
 ist_err
 ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_error *err)
 {
@@ -326,6 +343,9 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 		.timeout_ns = g->timeout_ns, .no_progress_ns = g->no_progress_ns, .proto = g->proto, .n_links = g->n_links,
 		.takers = g->line && ist__line_leaves_out(g->line),
 		.broken = (uint32_t)__atomic_load_n(&g->broken_code, __ATOMIC_ACQUIRE) };
+	pthread_mutex_lock(&g->lock);
+	count_memory(g, &info);
+	pthread_mutex_unlock(&g->lock);
 	if (!out || out->struct_size < sizeof(uint32_t))
 		e = ist__fail(err, IST_INVALID_ARGUMENT, "group_info", "out is NULL or its struct_size is not set");
 	else {

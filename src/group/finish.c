@@ -128,10 +128,10 @@ make_group(struct ist__form *f, struct ist_error *err)
 	g->bucket_bytes = f->bucket_bytes;
 	g->generation = f->generation;
 	memcpy(g->key, f->key, sizeof(g->key));
-	g->name = ist__strdup(f->ctx, f->name);
-	g->backend_name = ist__strdup(f->ctx, f->admitted->name);
-	g->backend_options = ist__strdup(f->ctx, f->options);
-	g->links = ist__alloc(f->ctx, (n ? n : 1) * sizeof(*g->links));
+	g->name = ist__strdup(g->ctx, f->name);
+	g->backend_name = ist__strdup(g->ctx, f->admitted->name);
+	g->backend_options = ist__strdup(g->ctx, f->options);
+	g->links = ist__alloc(g->ctx, (n ? n : 1) * sizeof(*g->links));
 	if (!g->name || !g->backend_name || !g->backend_options || !g->links)
 		return ist__fail_memory(err, "group_new");
 	g->n_links = n;
@@ -149,6 +149,8 @@ make_group(struct ist__form *f, struct ist_error *err)
 	g->tcp_pairs = f->args.size - 1 - g->shm_pairs;
 	g->backend = f->admitted;
 	g->life = f->life;
+	if (g->life)
+		ist__life_held(g->life, &g->life_memory, &g->life_shared);
 	f->life = NULL;
 	share_board(g);
 	return IST_OK;
@@ -176,7 +178,7 @@ make_line(struct ist__form *f, struct ist_error *err)
 	struct ist__line_args args = { .env = f->env, .backend = f->admitted, .chan = f->chan, .rank = f->args.rank, .size = f->args.size,
 		.no_progress_ns = f->args.no_progress_ns, .timeout_ns = f->args.timeout_ns, .owner = f->group, .failed = line_failed,
 		.entered = f->args.size > 1 ? ist__check_entered : NULL, .absent = ist__check_absent,
-		.compare = f->group->board ? ist__check_compare : NULL, .drive = f->admitted->builtin,
+		.compare = f->group->board ? ist__check_compare : NULL, .ctx = f->group->ctx, .drive = f->admitted->builtin,
 		.all_take = !(f->features & IST__FEATURE_TAKERS) || f->takers_differ };
 	ist_err e = ist__line_new(&args, &f->group->line, err);
 

@@ -233,6 +233,7 @@ static void
 group_free(struct ist__group *g)
 {
 	const struct ist__ctx *ctx = g->ctx;
+	struct ist__tally *tally = g->tally;
 
 	while (g->arrived) {
 		struct ist__msg *m = g->arrived;
@@ -270,6 +271,7 @@ group_free(struct ist__group *g)
 	pthread_mutex_destroy(&g->op_lock);
 	pthread_cond_destroy(&g->cond);
 	ist__free(ctx, g);
+	ist__tally_drop(tally);
 }
 
 void
@@ -282,15 +284,18 @@ ist__group_unref(struct ist__group *g)
 struct ist__group *
 ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err)
 {
-	const struct ist__ctx *ctx = ist__env_ctx(ep->env);
-	struct ist__group *g = ist__alloc(ctx, sizeof(*g));
+	struct ist__tally *tally = ist__tally_new(ist__env_ctx(ep->env));
+	const struct ist__ctx *ctx = tally ? ist__tally_ctx(tally) : NULL;
+	struct ist__group *g = tally ? ist__alloc(ctx, sizeof(*g)) : NULL;
 	pthread_condattr_t attr;
 
 	if (!g) {
+		ist__tally_drop(tally);
 		ist__fail_memory(err, "group_new");
 		return NULL;
 	}
 	g->env = ep->env;
+	g->tally = tally;
 	g->ctx = ctx;
 	g->loop = ep->loop;
 	g->ep = ep;

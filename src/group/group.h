@@ -10,6 +10,7 @@
 #ifndef ISTHMUS_GROUP_GROUP_H
 #define ISTHMUS_GROUP_GROUP_H
 
+#include "base/tally.h"
 #include "coll/line.h"
 #include "group/board.h"
 #include "group/card.h"
@@ -63,6 +64,7 @@ struct ist__mark {
 
 struct ist__group {
 	struct ist_env *env;
+	struct ist__tally *tally;      /* counts what ctx gives: all that lives as long as the group */
 	const struct ist__ctx *ctx;
 	struct ist__loop *loop;
 	struct ist__ep *ep;
@@ -82,6 +84,7 @@ struct ist__group {
 	const struct ist__admitted *backend;
 	struct ist__line *line;
 	struct ist__life *life;
+	uint64_t life_memory, life_shared; /* what it takes */
 	struct ist__lease *lease;
 	struct ist__expect expect;     /* late claimants, on rank 0 */
 	struct ist__timer tick;

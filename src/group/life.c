@@ -40,6 +40,7 @@ struct ist__life {
 	size_t bytes;
 	struct ist__keeper *keeper;
 	uint32_t mine, n; /* mine: n when none */
+	bool made;        /* the segment, by this member */
 	/* the keeper's thread: whose slots are watched */
 	struct ist__life *next;
 	bool listed;
@@ -369,6 +370,7 @@ ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, struct ist_
 	if (!e)
 		e = slots_init(life, err);
 	if (!e) {
+		life->made = true;
 		*out = life;
 		*out_fd = fd;
 		return IST_OK;
@@ -397,6 +399,15 @@ ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, str
 		return ist__fail(err, IST_BAD_HANDLE, "life", "the segment is of another kind");
 	}
 	return e;
+}
+
+void
+ist__life_held(const struct ist__life *life, uint64_t *memory, uint64_t *shared)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+
+	*memory = sizeof(*life) + life->n_watched * sizeof(*life->watched);
+	*shared = life->made ? (life->bytes + page - 1) & ~(page - 1) : 0;
 }
 
 void *

@@ -41,6 +41,8 @@ ist_err ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint3
 void ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n);
 /* A look, no wait. A slot that was never held is taken for alive. */
 enum ist__alive ist__life_look(struct ist__life *life, uint32_t i);
+/* Bytes that it takes: of this process alone, and of the segment if this member has made it. */
+void ist__life_held(const struct ist__life *life, uint64_t *memory, uint64_t *shared);
 /* Leaves in good order (if it held a slot) and unmaps. */
 void ist__life_free(struct ist__life *life);
 

@@ -616,7 +616,7 @@ start_here(void *arg)
 static void
 watch_host(struct ist__group *g)
 {
-	struct ist__watched *w = ist__alloc(g->ctx, (g->n_same_host + 1) * sizeof(*w));
+	struct ist__watched *w = ist__alloc(ist__env_ctx(g->env), (g->n_same_host + 1) * sizeof(*w));
 	uint32_t n = 0;
 
 	for (uint32_t r = 0; w && r < g->size; r++)
@@ -626,6 +626,7 @@ watch_host(struct ist__group *g)
 		}
 	if (w)
 		ist__life_watch(g->life, w, n); /* without memory the tick alone looks */
+	ist__life_held(g->life, &g->life_memory, &g->life_shared);
 }
 
 void

@@ -761,6 +761,12 @@ ist__conn_give(struct ist__conn *c, const struct ist__conn_ops *ops, void *owner
 }
 
 uint64_t
+ist__conn_held(struct ist__conn *c)
+{
+	return sizeof(*c) + ist__conn_queued(c);
+}
+
+uint64_t
 ist__conn_queued(struct ist__conn *c)
 {
 	uint64_t n;

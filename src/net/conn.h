@@ -71,6 +71,7 @@ bool ist__conn_send(struct ist__conn *conn, struct ist__frame *frame);
 void ist__conn_starve(struct ist__conn *conn);
 bool ist__conn_has_starved(struct ist__conn *conn);
 uint64_t ist__conn_queued(struct ist__conn *conn);          /* bytes that wait to be sent */
+uint64_t ist__conn_held(struct ist__conn *conn);            /* bytes that it takes, these among them */
 int64_t ist__conn_heard(const struct ist__conn *conn);      /* when the last byte came */
 bool ist__conn_is_ready(const struct ist__conn *conn);
 const struct ist__agreed *ist__conn_agreed(const struct ist__conn *conn); /* after ready */

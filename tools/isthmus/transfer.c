@@ -127,6 +127,7 @@ transfer_document(const struct transfer *t)
 	json_object_set_new(doc, "changed", r->known_before ? json_u64(r->changed) : json_null());
 	json_object_set_new(doc, "bucket_bytes", json_u64(r->bucket_bytes));
 	json_object_set_new(doc, "buckets", json_u64(r->buckets));
+	json_object_set_new(doc, "memory", json_pack("{s:o,s:o}", "private", json_u64(info.memory_bytes), "shared", json_u64(info.shared_bytes)));
 	json_object_set_new(doc, "seconds", seconds_of(t));
 	json_object_set_new(doc, "digest", json_text(r->digest));
 	json_object_set_new(doc, "verified", json_boolean(r->verified));

@@ -45,6 +45,7 @@ chunk_map(struct ist_chan *chan, struct chunk *chunk, int32_t numa)
 		return err;
 	}
 	chunk->addr = p;
+	chan->shared += chunk->bytes;
 	return 0;
 }
 
@@ -82,6 +83,7 @@ static void
 chunk_free(struct ist_chan *chan, struct chunk *chunk)
 {
 	munmap(chunk->addr, chunk->bytes);
+	chan->shared -= chunk->bytes;
 	fallocate(chan->heap_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)chunk->at, (off_t)chunk->bytes);
 	ist__free(&chan->ctx, chunk);
 }

@@ -13,6 +13,7 @@
 #include "backends/host/copy.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/tally.h"
 
 #include <netinet/in.h>
 #include <stdatomic.h>
@@ -224,6 +225,8 @@ struct peer {
 
 struct ist_chan {
 	struct ist__ctx ctx;
+	struct ist__tally *tally; /* counts what ctx gives */
+	uint64_t shared;          /* bytes of memory files that were reserved and not given back */
 	const struct ist_host *host;
 	uint32_t rank, size, words;
 	uint64_t group, generation;

@@ -115,6 +115,7 @@ make_ctl(struct ist_chan *chan)
 	err = ist__host_reserve(chan->ctl_fd, 0, lay->stage_at);
 	if (err)
 		return err;
+	chan->shared += lay->stage_at;
 	at = mmap(NULL, lay->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, chan->ctl_fd, 0);
 	if (at == MAP_FAILED)
 		return errno;
@@ -178,6 +179,7 @@ ist__host_segment_free(struct ist_chan *chan)
 		munmap(chan->ctl, chan->lay.bytes);
 	chan->ctl = NULL;
 	chan->shm = false;
+	chan->shared = 0;
 	close_fd(&chan->ctl_fd);
 	close_fd(&chan->heap_fd);
 	close_fd(&chan->wire_fds[0]);
@@ -304,6 +306,7 @@ reserve(struct ist_chan *chan, uint64_t at, uint64_t bytes, struct ist_status *w
 {
 	int err = ist__host_reserve(chan->ctl_fd, at, bytes);
 
+	chan->shared += err ? 0 : bytes;
 	return err ? ist__host_say(why, ist__host_no_room(err), IST_NO_RANK, err, "%llu bytes of shared memory: %s",
 		(unsigned long long)bytes, strerror(err)) : IST_OK;
 }

@@ -60,6 +60,7 @@ task_at_once(struct ist_chan *chan)
 static void
 chan_free(struct ist_chan *chan)
 {
+	struct ist__tally *tally = chan->tally;
 	struct ist__ctx ctx = chan->ctx;
 
 	ist__host_net_fini(chan);
@@ -85,6 +86,7 @@ chan_free(struct ist_chan *chan)
 	ist__free(&ctx, chan->near);
 	ist__free(&ctx, chan->peers);
 	ist__free(&ctx, chan);
+	ist__tally_drop(tally);
 }
 
 static ist_err
@@ -120,8 +122,9 @@ chan_fill(struct ist_chan *chan, const struct ist_open *args)
 static ist_err
 host_open(void *self, const struct ist_host *host, const struct ist_open *args, struct ist_chan **out, struct ist_status *why)
 {
-	struct ist__ctx ctx = { .log_level = INT32_MAX, .numa = -1, .log = host->log, .log_ctx = host->ctx, .alloc = host->alloc,
-		.free = host->free, .mem_ctx = host->ctx };
+	struct ist__ctx under = { .log_level = INT32_MAX, .numa = -1, .log = host->log, .log_ctx = host->ctx, .alloc = host->alloc,
+		.free = host->free, .mem_ctx = host->ctx }, ctx;
+	struct ist__tally *tally;
 	struct ist_chan *chan;
 	struct options opt;
 	ist_err err;
@@ -134,10 +137,17 @@ host_open(void *self, const struct ist_host *host, const struct ist_open *args, 
 	err = ist__host_options(args, &opt, why);
 	if (err)
 		return err;
-	chan = ist__alloc(&ctx, sizeof(*chan));
-	if (!chan)
+	tally = ist__tally_new(&under);
+	if (!tally)
 		return IST_NO_MEMORY;
+	ctx = *ist__tally_ctx(tally);
+	chan = ist__alloc(&ctx, sizeof(*chan));
+	if (!chan) {
+		ist__tally_drop(tally);
+		return IST_NO_MEMORY;
+	}
 	chan->ctx = ctx;
+	chan->tally = tally;
 	chan->host = host;
 	chan->opt = opt;
 	chan->peers = ist__alloc(&ctx, (uint64_t)args->size * sizeof(*chan->peers));
@@ -443,6 +453,10 @@ host_progress(struct ist_chan *chan, struct ist_progress *out)
 		out->moved = chan->moved;
 	if (IST_HAS(out, ended))
 		out->ended = chan->ended;
+	if (IST_HAS(out, shared)) {
+		out->memory = ist__tally_bytes(chan->tally);
+		out->shared = chan->shared;
+	}
 	return over ? IST_OK : ist__host_net_starved(chan);
 }
 
