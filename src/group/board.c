@@ -4,12 +4,29 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "group/group.h"
+#include "net/hello.h"
 #include "net/wire.h"
 
 #include <sched.h>
 #include <string.h>
 
 #define LINGER_NS (200 * INT64_C(1000)) /* of giving the CPU away, before this thread sleeps */
+
+uint64_t
+ist__board_bytes(uint32_t n, uint64_t features)
+{
+	if (!(features & IST__FEATURE_BOARD))
+		return 0;
+	return n * sizeof(struct ist__desk) + (features & IST__FEATURE_SHEETS ? ist__sheets_bytes(n) : 0);
+}
+
+void
+ist__board_share(struct ist__group *g, void *at)
+{
+	g->board = at;
+	if (g->features & IST__FEATURE_SHEETS)
+		g->sheets = (uint8_t *)(g->board + g->size);
+}
 
 static void
 bell(struct ist__group *g, uint32_t rank)
@@ -47,14 +64,29 @@ ist__board_break(struct ist__group *g)
 	atomic_store(&g->board[g->rank].broken, open ? g->op_seq : g->op_seq + 1);
 }
 
+/* What rank has entered as seq, or 0: it has not, or that was long ago (then messages tell). */
+static uint64_t
+op_word(const struct ist__group *g, uint32_t rank, uint64_t seq)
+{
+	uint64_t word = atomic_load_explicit(&g->board[rank].ops[seq % IST__BOARD_OPS], memory_order_acquire);
+
+	return word >> 24 == (seq & (UINT64_MAX >> 24)) ? word : 0;
+}
+
+static bool
+is_other(uint64_t theirs, uint64_t ours)
+{
+	return theirs != ours && theirs != 0 && ours != 0;
+}
+
 /* Who goes to sleep says so and then looks; who enters says so and then looks for sleepers: one of them sees the other. */
 void
 ist__board_enter(struct ist__group *g, uint64_t seq, uint16_t type, uint32_t root)
 {
 	struct ist__desk *mine = &g->board[g->rank];
-	uint64_t least = UINT64_MAX;
+	uint64_t least = UINT64_MAX, word = seq << 24 | (uint64_t)type << 8 | (root & 0xFF);
 
-	atomic_store_explicit(&mine->ops[seq % IST__BOARD_OPS], seq << 24 | (uint64_t)type << 8 | (root & 0xFF), memory_order_release);
+	atomic_store_explicit(&mine->ops[seq % IST__BOARD_OPS], word, memory_order_release);
 	atomic_store_explicit(&mine->op, seq, memory_order_seq_cst);
 	for (uint32_t r = 0; r < g->size; r++) {
 		uint64_t op = atomic_load_explicit(&g->board[r].op, memory_order_seq_cst);
@@ -64,19 +96,10 @@ ist__board_enter(struct ist__group *g, uint64_t seq, uint16_t type, uint32_t roo
 	for (uint32_t r = 0; r < g->size; r++) {
 		uint64_t waits = atomic_load_explicit(&g->board[r].op_sleeper, memory_order_seq_cst);
 
-		/* a barrier's sleeper also wants to know of somebody who is in something else */
-		if (waits != 0 && (waits <= least || type != IST__BARRIER) && atomic_exchange(&g->board[r].op_sleeper, 0) != 0)
+		/* a sleeper also wants to know of somebody who is in something else */
+		if (waits != 0 && (waits <= least || is_other(op_word(g, r, seq), word)) && atomic_exchange(&g->board[r].op_sleeper, 0) != 0)
 			bell(g, r);
 	}
-}
-
-/* What rank has entered as seq, or 0: it has not, or that was long ago (then messages tell). */
-static uint64_t
-op_word(const struct ist__group *g, uint32_t rank, uint64_t seq)
-{
-	uint64_t word = atomic_load_explicit(&g->board[rank].ops[seq % IST__BOARD_OPS], memory_order_acquire);
-
-	return word >> 24 == (seq & (UINT64_MAX >> 24)) ? word : 0;
 }
 
 bool
@@ -90,7 +113,7 @@ ist__board_clash(struct ist__group *g, uint64_t seq, struct ist__msg *out)
 		for (; *seen < seq && *seen < op; ++*seen) {
 			uint64_t ours = op_word(g, g->rank, *seen + 1), theirs = op_word(g, r, *seen + 1);
 
-			if (ours == theirs || ours == 0 || theirs == 0)
+			if (!is_other(theirs, ours))
 				continue;
 			*out = (struct ist__msg){ .type = (uint16_t)(theirs >> 8), .flags = (uint16_t)((theirs & 0xFF) << 8), .seq = (*seen + 1) << 8, .from = r };
 			return true;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * board.h - what the members of a group on one host tell each other in shared memory beside the mesh: which byte-string
- * operation or barrier each has entered, and the prints of the line's operations. A desk a member, which it alone writes;
- * the others read. Only who has gone to sleep is told by a message (BELL); then it looks again.
+ * operation or barrier each has entered, the prints of the line's operations, and short byte strings that all get. A desk
+ * and two sheets a member, which it alone writes; the others read. Only who has gone to sleep is told by a message (BELL);
+ * then it looks again.
  *
- * The desks lie in the host's life segment. A group that spans hosts, or has a member without the feature, has no board
- * (NULL) and uses messages alone. Nothing read here is ever a length or an offset.
+ * Desks, then sheets, lie in the host's life segment. A group that spans hosts, or has a member without the feature, has no
+ * board (NULL) and uses messages alone. The only length read here is a sheet's, which is checked; there are no offsets.
  */
 #ifndef ISTHMUS_GROUP_BOARD_H
 #define ISTHMUS_GROUP_BOARD_H
@@ -34,6 +35,11 @@ struct ist__desk {
 	_Alignas(64) _Atomic uint64_t prints[IST__BOARD_PRINTS][IST__PRINT_WORDS]; /* number of the operation, then the print */
 };
 
+/* What the board of a group of n takes, at a cache line; 0: there is none. */
+uint64_t ist__board_bytes(uint32_t n, uint64_t features);
+/* It is at this place, zeros in the beginning. */
+void ist__board_share(struct ist__group *g, void *at);
+
 /* Lock held: this member has entered operation seq. Wakes those that wait for nothing more. */
 void ist__board_enter(struct ist__group *g, uint64_t seq, uint16_t type, uint32_t root);
 /* A member that has not entered seq, or does not pass it (the mesh tells why), or IST_NO_RANK. */
@@ -53,5 +59,16 @@ void ist__board_print(struct ist__group *g, uint64_t seq, const uint8_t print[IS
 /* Compares what is there. *agreed: all operations that were made known and have lower numbers are the same everywhere.
  * asleep: about to sleep; BELL comes when there is more. Fails with what differs. */
 ist_err ist__board_compare(struct ist__group *g, bool asleep, uint64_t *agreed, struct ist_error *err);
+
+/* ---- sheets.c ---- */
+/* All sheets of a group of n. */
+uint64_t ist__sheets_bytes(uint32_t n);
+/* The longest string that has room on one. */
+uint64_t ist__sheet_room(uint32_t n);
+/* Writes on the next sheet of ours, before the operation is entered: the string, or, where that is too long (false), just
+ * that. */
+bool ist__sheet_put(struct ist__group *g, uint64_t seq, const void *addr, uint64_t bytes);
+/* Once all have entered the operation: what a member wrote. False: nothing for this operation. *at NULL: too long. */
+bool ist__sheet_get(const struct ist__group *g, uint64_t seq, uint32_t rank, const void **at, uint64_t *bytes);
 
 #endif

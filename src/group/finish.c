@@ -93,9 +93,9 @@ share_board(struct ist__group *g)
 {
 	cpu_set_t cpus;
 
-	if (!g->life || g->n_same_host != g->size || !(g->features & IST__FEATURE_BOARD))
+	if (!g->life || g->n_same_host != g->size || ist__board_bytes(g->size, g->features) == 0)
 		return;
-	g->board = ist__life_more(g->life);
+	ist__board_share(g, ist__life_more(g->life));
 	/* who has no CPU of his own gives it away at once */
 	if (!sched_getaffinity(0, sizeof(cpus), &cpus) && (uint32_t)CPU_COUNT(&cpus) >= g->size)
 		g->patience = IST__BOARD_PAUSES;

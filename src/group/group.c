@@ -402,6 +402,7 @@ ist__group_close(struct ist__group *g)
 	while (g->waiters > 0)
 		pthread_cond_wait(&g->cond, &g->lock);
 	g->board = NULL;
+	g->sheets = NULL;
 	pthread_mutex_unlock(&g->lock);
 	ist__life_free(g->life); /* with the board, on which they looked */
 	g->life = NULL;

@@ -113,6 +113,8 @@ struct ist__group {
 	uint64_t coll_entered;         /* operations of the line that this member has entered */
 	struct ist__print *prints;     /* [IST__PRINTS] */
 	struct ist__desk *board;       /* [size], in life's memory; NULL: none. See board.h */
+	uint8_t *sheets;               /* [size][2], behind the board; NULL: none. See sheets.c */
+	uint64_t sheets_used;          /* operations that had one; who is in one */
 	uint64_t *ops_compared;        /* [size]: byte-string operations of each that were compared with ours; who is in one */
 	uint64_t *compared;            /* [size]: prints of each that were compared with ours; the line's */
 	uint32_t patience;             /* looks at the board before the CPU is given away */
@@ -211,13 +213,24 @@ struct ist__msg *ist__objects_find(struct ist__group *g, uint16_t type, uint64_t
 /* Waits for it. No lock held. */
 ist_err ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t from, int64_t deadline, struct ist__msg **out,
 	struct ist_error *err);
+ist_err ist__objects_send(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t to, const void *addr, uint64_t bytes, struct ist_error *err);
+/* Bytes as a blob of their own. */
+ist_err ist__objects_blob(struct ist__group *g, const void *addr, uint64_t bytes, struct ist_blob *out, struct ist_error *err);
+/* With a board: waits until all have entered the operation at hand. */
+ist_err ist__objects_await_all(struct ist__group *g, uint16_t type, int64_t deadline, struct ist_error *err);
+/* An operation that has sheets is entered by its first all-gather, not by this. */
 ist_err ist__objects_begin(struct ist__group *g, const char *op, uint16_t type, uint32_t root, uint64_t *seq, struct ist_error *err);
 void ist__objects_end(struct ist__group *g);
+/* The end of a vote. */
+ist_err ist__objects_barrier(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_error *err);
+void ist__objects_drop(struct ist__group *g, struct ist_blob *blobs, uint64_t n);
+
+/* ---- gathers.c ---- */
 /* Parts of an operation that was begun. have, is: [size], zeroed; the blobs are freed with ist__objects_drop. */
 ist_err ist__objects_all_gather(struct ist__group *g, uint16_t type, uint64_t seq, const void *addr, uint64_t bytes, int64_t deadline,
 	struct ist_blob *have, bool *is, struct ist_error *err);
-ist_err ist__objects_barrier(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_error *err);
-void ist__objects_drop(struct ist__group *g, struct ist_blob *blobs, uint64_t n);
+ist_err ist__objects_gather(struct ist__group *g, uint64_t seq, const void *addr, uint64_t bytes, uint32_t root, int64_t deadline,
+	struct ist_blob *have, bool *is, struct ist_error *err);
 
 /* ---- decide.c ---- */
 void ist__decide_take(struct ist__group *g, struct ist__msg *msg); /* loop's thread, lock held; the message stays the caller's */

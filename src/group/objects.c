@@ -7,8 +7,7 @@
  *   barrier      dissemination: in round k tell r + 2^k, hear r - 2^k (Hensgen, Finkel and Manber, 1988); on one host no
  *                message at all, but the board (board.h)
  *   broadcast    binomial tree along the same distances
- *   gather       the same tree backwards
- *   all_gather   in round k send all that is held to r - 2^k, take from r + 2^k (Bruck et al., 1997)
+ *   gather, all_gather   see gathers.c
  * A member that is in another operation of the same number is found by the first message that meets it.
  */
 #include "base/clock.h"
@@ -245,8 +244,8 @@ ist__objects_recv(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t fr
 	return e;
 }
 
-static ist_err
-send_to(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t to, const void *addr, uint64_t bytes, struct ist_error *err)
+ist_err
+ist__objects_send(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t to, const void *addr, uint64_t bytes, struct ist_error *err)
 {
 	struct ist__msg head = { .type = type, .flags = (uint16_t)((g->op_root & 0xFF) << 8), .seq = seq, .generation = g->generation, .from = g->rank, .to = to };
 	ist_err e;
@@ -291,7 +290,7 @@ ist__objects_begin(struct ist__group *g, const char *op, uint16_t type, uint32_t
 		g->op_type = g->prev_type = type;
 		g->op_root = g->prev_root = root;
 		*seq = ++g->op_seq;
-		if (g->board)
+		if (g->board && !(g->sheets && (type == IST__ALL_GATHER || type == IST__VOTE)))
 			ist__board_enter(g, *seq, type, root);
 	}
 	pthread_mutex_unlock(&g->lock);
@@ -323,7 +322,7 @@ barrier(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t base, int64_
 	for (uint32_t k = 0, step = 1; !e && step < g->size; k++, step *= 2) {
 		struct ist__msg *m = NULL;
 
-		e = send_to(g, type, seq << 8 | (base + k), (g->rank + step) % g->size, NULL, 0, err);
+		e = ist__objects_send(g, type, seq << 8 | (base + k), (g->rank + step) % g->size, NULL, 0, err);
 		if (!e)
 			e = ist__objects_recv(g, type, seq << 8 | (base + k), (g->rank + g->size - step) % g->size, deadline, &m, err);
 		ist__msg_free(g->loop, m);
@@ -331,21 +330,20 @@ barrier(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t base, int64_
 	return e;
 }
 
-/* All are on one host: entering was all there is to say. */
-static ist_err
-board_barrier(struct ist__group *g, uint64_t seq, int64_t deadline, struct ist_error *err)
+/* All are on one host: entering is all there is to say. */
+ist_err
+ist__objects_await_all(struct ist__group *g, uint16_t type, int64_t deadline, struct ist_error *err)
 {
-	struct await w = { .type = IST__BARRIER, .board = true };
+	struct await w = { .type = type, .board = true };
 	struct ist__msg odd;
 
-	if (ist__board_linger(g, seq) && !ist__board_clash(g, seq, &odd))
+	if (ist__board_linger(g, g->op_seq) && !ist__board_clash(g, g->op_seq, &odd))
 		return IST_OK;
 	return await(g, &w, deadline, err);
 }
 
-/* Bytes as a blob of their own. */
-static ist_err
-to_blob(struct ist__group *g, const void *addr, uint64_t bytes, struct ist_blob *out, struct ist_error *err)
+ist_err
+ist__objects_blob(struct ist__group *g, const void *addr, uint64_t bytes, struct ist_blob *out, struct ist_error *err)
 {
 	void *p = ist__slab_get(ist__loop_slab(g->loop), bytes ? bytes : 1);
 
@@ -378,7 +376,7 @@ broadcast(struct ist__group *g, uint64_t seq, const void *addr, uint64_t bytes, 
 	ist_err e = IST_OK;
 
 	if (v == 0)
-		e = to_blob(g, addr, bytes, &got, err);
+		e = ist__objects_blob(g, addr, bytes, &got, err);
 	while (step <= v)
 		step *= 2; /* the parent is v less its highest bit; children are v + step, v + 2 step, ... */
 	if (v != 0) {
@@ -389,107 +387,11 @@ broadcast(struct ist__group *g, uint64_t seq, const void *addr, uint64_t bytes, 
 			msg_to_blob(g, m, &got);
 	}
 	for (; !e && v + step < g->size; step *= 2)
-		e = send_to(g, IST__BROADCAST, seq << 8, (v + step + root) % g->size, got.addr, got.bytes, err);
+		e = ist__objects_send(g, IST__BROADCAST, seq << 8, (v + step + root) % g->size, got.addr, got.bytes, err);
 	if (e)
 		ist__slab_put(ist__loop_slab(g->loop), got.addr);
 	else
 		*out = got;
-	return e;
-}
-
-/* A gathered set: u32 count, then rank, blob each. Of this rank and those above it (modulo size) first ones. */
-static ist_err
-put_set(struct ist__group *g, struct ist__writer *w, uint32_t first, const struct ist_blob *have, const bool *is, struct ist_error *err)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < first; i++)
-		n += is[(g->rank + i) % g->size];
-	ist__put_u32(w, n);
-	for (uint32_t i = 0; i < first; i++) {
-		uint32_t r = (g->rank + i) % g->size;
-
-		if (is[r]) {
-			ist__put_u32(w, r);
-			ist__put_blob(w, have[r].addr, have[r].bytes);
-		}
-	}
-	return w->bad ? ist__fail_memory(err, "gather_bytes") : IST_OK;
-}
-
-static ist_err
-get_set(struct ist__group *g, const struct ist__msg *m, struct ist_blob *have, bool *is, struct ist_error *err)
-{
-	struct ist__reader r;
-	ist_err e = IST_OK;
-
-	ist__reader_init(&r, m->body, m->bytes);
-	for (uint32_t n = ist__get_u32(&r); !e && n > 0; n--) {
-		uint32_t rank = ist__get_u32(&r);
-		uint64_t bytes;
-		const void *at = ist__get_blob(&r, &bytes);
-
-		if (r.bad || rank >= g->size)
-			return ist__fail(err, IST_BAD_FORMAT, "gather_bytes", "what rank %u gathered can't be read", m->from);
-		if (is[rank])
-			continue;
-		e = to_blob(g, at, bytes, &have[rank], err);
-		is[rank] = !e;
-	}
-	return e;
-}
-
-static ist_err
-gather(struct ist__group *g, uint64_t seq, uint32_t root, int64_t deadline, struct ist_blob *have, bool *is, struct ist_error *err)
-{
-	uint32_t v = (g->rank + g->size - root) % g->size, step = 1, top;
-	struct ist__writer w;
-	ist_err e = IST_OK;
-
-	while (step <= v)
-		step *= 2;
-	for (top = step; v + top < g->size; top *= 2)
-		continue;
-	for (top /= 2; !e && top >= step; top /= 2) { /* children, the farthest (smallest tree) first */
-		struct ist__msg *m = NULL;
-
-		e = ist__objects_recv(g, IST__GATHER, seq << 8, (v + top + root) % g->size, deadline, &m, err);
-		if (!e)
-			e = get_set(g, m, have, is, err);
-		ist__msg_free(g->loop, m);
-	}
-	if (e || v == 0)
-		return e;
-	ist__writer_init_slab(&w, ist__loop_slab(g->loop));
-	e = put_set(g, &w, g->size, have, is, err);
-	if (!e)
-		e = send_to(g, IST__GATHER, seq << 8, (v - step / 2 + root) % g->size, w.at, w.bytes, err);
-	ist__writer_fini(&w);
-	return e;
-}
-
-static ist_err
-all_gather(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_blob *have, bool *is, struct ist_error *err)
-{
-	ist_err e = IST_OK;
-
-	for (uint32_t k = 0, step = 1; !e && step < g->size; k++, step *= 2) {
-		uint32_t to = (g->rank + g->size - step) % g->size, from = (g->rank + step) % g->size;
-		struct ist__msg *m = NULL;
-		struct ist__writer w;
-
-		ist__writer_init_slab(&w, ist__loop_slab(g->loop));
-		/* in the last round the other one has some of it: no string goes to anybody twice */
-		e = put_set(g, &w, step < g->size - step ? step : g->size - step, have, is, err);
-		if (!e)
-			e = send_to(g, type, seq << 8 | k, to, w.at, w.bytes, err);
-		ist__writer_fini(&w);
-		if (!e)
-			e = ist__objects_recv(g, type, seq << 8 | k, from, deadline, &m, err);
-		if (!e)
-			e = get_set(g, m, have, is, err);
-		ist__msg_free(g->loop, m);
-	}
 	return e;
 }
 
@@ -562,7 +464,7 @@ ist_barrier(struct ist_group *group, int64_t timeout_ns, struct ist_error *err)
 	if (!e) {
 		int64_t deadline = ist__deadline(timeout_ns, g->timeout_ns);
 
-		e = settle(g, g->board ? board_barrier(g, seq, deadline, err) : barrier(g, IST__BARRIER, seq, 0, deadline, err), err);
+		e = settle(g, g->board ? ist__objects_await_all(g, IST__BARRIER, deadline, err) : barrier(g, IST__BARRIER, seq, 0, deadline, err), err);
 		ist__objects_end(g);
 	}
 	ist__group_unref(g);
@@ -619,10 +521,8 @@ gather_any(struct ist_group *group, const void *addr, uint64_t bytes, uint32_t r
 	if (!e) {
 		int64_t deadline = ist__deadline(timeout_ns, g->timeout_ns);
 
-		e = to_blob(g, addr, bytes, &have[g->rank], err);
-		is[g->rank] = !e;
-		if (!e)
-			e = all ? all_gather(g, IST__ALL_GATHER, seq, deadline, have, is, err) : gather(g, seq, root, deadline, have, is, err);
+		e = all ? ist__objects_all_gather(g, IST__ALL_GATHER, seq, addr, bytes, deadline, have, is, err) :
+			ist__objects_gather(g, seq, addr, bytes, root, deadline, have, is, err);
 		e = settle(g, e, err);
 		ist__objects_end(g);
 		if (!e && (all || g->rank == root))
@@ -648,20 +548,29 @@ ist_gather_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint
 	return gather_any(group, addr, bytes, root, false, timeout_ns, out, err);
 }
 
-ist_err
-ist__objects_all_gather(struct ist__group *g, uint16_t type, uint64_t seq, const void *addr, uint64_t bytes, int64_t deadline,
-	struct ist_blob *have, bool *is, struct ist_error *err)
+/* On sheets the end has a number of its own, and a root that no vote begins with. */
+static ist_err
+board_end(struct ist__group *g, uint16_t type, int64_t deadline, struct ist_error *err)
 {
-	ist_err e = to_blob(g, addr, bytes, &have[g->rank], err);
+	ist_err e;
 
-	is[g->rank] = !e;
-	return e ? e : all_gather(g, type, seq, deadline, have, is, err);
+	pthread_mutex_lock(&g->lock);
+	e = ist__group_broken(g, err);
+	if (!e) {
+		g->last_type = g->prev_type;
+		g->last_root = g->prev_root;
+		g->op_root = g->prev_root = 1;
+		ist__board_enter(g, ++g->op_seq, type, g->op_root);
+	}
+	pthread_mutex_unlock(&g->lock);
+	return e ? e : ist__objects_await_all(g, type, deadline, err);
 }
 
 ist_err
 ist__objects_barrier(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_error *err)
 {
-	return barrier(g, type, seq, 64, deadline, err); /* steps of their own: another part of the operation has used the first ones */
+	/* steps of their own: another part of the operation has used the first ones */
+	return g->sheets ? board_end(g, type, deadline, err) : barrier(g, type, seq, 64, deadline, err);
 }
 
 /* What waits to be sent is bounded: a peer that does not read holds up its sender, not this process's memory. */
@@ -711,7 +620,7 @@ ist_send_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32
 			struct ist__msg *m = ist__slab_get(ist__loop_slab(g->loop), sizeof(*m));
 			struct ist_blob own = { 0 };
 
-			e = m ? to_blob(g, addr, bytes, &own, err) : ist__fail_memory(err, "send_bytes");
+			e = m ? ist__objects_blob(g, addr, bytes, &own, err) : ist__fail_memory(err, "send_bytes");
 			if (!e) {
 				*m = (struct ist__msg){ .type = IST__SEND, .seq = seq, .from = to, .to = to, .bytes = bytes, .body = own.addr };
 				pthread_mutex_lock(&g->lock);
@@ -721,7 +630,7 @@ ist_send_bytes(struct ist_group *group, const void *addr, uint64_t bytes, uint32
 			} else
 				ist__slab_put(ist__loop_slab(g->loop), m);
 		} else
-			e = send_to(g, IST__SEND, seq, to, addr, bytes, err);
+			e = ist__objects_send(g, IST__SEND, seq, to, addr, bytes, err);
 	}
 	ist__group_unref(g);
 	return e;

@@ -202,7 +202,7 @@ ist__form_together(struct ist__form *f)
 static uint64_t
 board_bytes(const struct ist__form *f)
 {
-	return f->n_here == f->args.size && f->features & IST__FEATURE_BOARD ? f->args.size * sizeof(struct ist__desk) : 0;
+	return f->n_here == f->args.size ? ist__board_bytes(f->args.size, f->features) : 0;
 }
 
 /* Those whose first member we are: their sockets may still be on their way in; they have told that they stand. */

@@ -129,5 +129,5 @@ ist_proto_range(uint32_t *min, uint32_t *max)
 const char *
 ist_features(void)
 {
-	return "decide fds board takers"; /* enum ist__feature */
+	return "decide fds board takers sheets"; /* enum ist__feature */
 }

@@ -39,9 +39,10 @@ enum ist__feature {
 	IST__FEATURE_DECIDE = 1, /* outcome of a vote asked for among survivors */
 	IST__FEATURE_FDS = 2,    /* descriptors over the Unix socket of a host's first member */
 	IST__FEATURE_BOARD = 4,  /* members of one host compare operations in shared memory */
-	IST__FEATURE_TAKERS = 8  /* broadcasts that not everybody takes */
+	IST__FEATURE_TAKERS = 8, /* broadcasts that not everybody takes */
+	IST__FEATURE_SHEETS = 16 /* with a board: short byte strings that all get lie on it, and a vote ends there */
 };
-#define IST__FEATURES (IST__FEATURE_DECIDE | IST__FEATURE_FDS | IST__FEATURE_BOARD | IST__FEATURE_TAKERS)
+#define IST__FEATURES (IST__FEATURE_DECIDE | IST__FEATURE_FDS | IST__FEATURE_BOARD | IST__FEATURE_TAKERS | IST__FEATURE_SHEETS)
 
 /* Who we are on a connection. */
 struct ist__self {
