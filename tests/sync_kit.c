@@ -288,6 +288,8 @@ run_member(struct hand *h, void *arg)
 	struct member *m = &k->members[h->rank];
 	struct ist_update_args args = { .struct_size = sizeof(args), .version = k->wish, .force = k->force, .label = k->label };
 
+	if (k->other_wish && h->rank + 1 == k->n)
+		args.version = k->other_wish;
 	ist_error_init(&m->error);
 	if (!m->sync)
 		set_up(h, m);

@@ -50,6 +50,7 @@ struct kit {
 	uint64_t bucket, wish, tiny;
 	uint32_t slots;               /* of the ring; 0: as many as there are where nobody says */
 	uint64_t each;                /* bytes of a tiny one; 0: 4096 */
+	uint64_t other_wish;          /* of the last member; 0: as the others */
 	uint32_t on_loss, force;
 	const char *label;
 	uint32_t content;             /* which bytes the sources hold */

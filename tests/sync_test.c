@@ -438,6 +438,39 @@ versions_go_up(void **unused)
 	kit_free(&k);
 }
 
+/* One wish is all members', two are nobody's: the sink that waits for version 4 must not take version 3 for it. */
+static void
+different_wishes_are_told(void **unused)
+{
+	struct kit k;
+
+	(void)unused;
+	kit_new(&k, 3, 1);
+	k.other_wish = 4;
+	kit_run(&k, IST_OK);
+	assert_int_equal(k.members[0].report.version, 4);
+	k.wish = 5;
+	k.other_wish = 6;
+	k.content = 2;
+	kit_run(&k, IST_MISMATCH);
+	for (uint32_t i = 0; i < 3; i++) {
+		const struct ist_error *err = &k.members[i].error;
+
+		assert_string_equal(err->detail, "rank 0 asks for version 5, rank 2 for version 6");
+		assert_true(err->n_ranks == 2 && err->ranks[0] == 0 && err->ranks[1] == 2);
+		assert_int_equal(k.members[i].state, IST_CLEAN);
+		assert_int_equal(k.members[i].version, 4);
+	}
+	k.content = 1;
+	kit_check_sinks(&k);
+	k.other_wish = 0;
+	k.content = 2;
+	kit_run(&k, IST_OK);
+	assert_int_equal(k.members[2].report.version, 5);
+	kit_check_sinks(&k);
+	kit_free(&k);
+}
+
 static void
 a_version_that_changes_nothing_is_told(void **unused)
 {
@@ -761,6 +794,7 @@ main(void)
 		cmocka_unit_test(a_dirty_member_offers_nothing),
 		cmocka_unit_test(the_order_at_a_sink_is_the_manifests),
 		cmocka_unit_test(versions_go_up),
+		cmocka_unit_test(different_wishes_are_told),
 		cmocka_unit_test(a_version_that_changes_nothing_is_told),
 		cmocka_unit_test(nothing_is_allocated_after_the_first),
 		cmocka_unit_test(a_gather_of_the_same_costs_one_exchange),

@@ -173,7 +173,7 @@ IST_API ist_err ist_sync_gather(struct ist_sync *sync, int64_t timeout_ns, struc
 struct ist_update_args {
 	uint32_t struct_size;
 	uint32_t force;          /* 1: a version not above the committed one is allowed */
-	uint64_t version;        /* >= 1; 0: one more than any member knows. Agreed: the sources' wish */
+	uint64_t version;        /* >= 1; 0: one more than any member knows. Who asks for one asks for the same, or MISMATCH */
 	const char *label;       /* at most 64 bytes; travels with it */
 	int64_t timeout_ns;
 };

@@ -101,13 +101,24 @@ read_wish(struct way *w, uint32_t i, struct wish *out, char *label)
 	return IST_MISMATCH;
 }
 
-/* From the wishes of all: sources' count, else sinks'; else one more than anybody knows. */
+static ist_err
+two_wishes(struct way *w, uint32_t a, uint64_t one, uint32_t b, uint64_t other)
+{
+	ist__fail(w->err, IST_MISMATCH, OP, "rank %u asks for version %llu, rank %u for version %llu", a, (unsigned long long)one, b,
+		(unsigned long long)other);
+	ist__fail_rank(w->err, a);
+	ist__fail_rank(w->err, b);
+	return IST_MISMATCH;
+}
+
+/* What some ask for, who must ask for the same: who wants one version must not take another for it. Else one more than
+ * anybody knows. */
 static ist_err
 settle_version(struct way *w)
 {
 	struct ist__sync_body *s = w->s;
-	uint64_t of_sources = 0, of_others = 0, committed = 0;
-	uint32_t holder = 0;
+	uint64_t wished = 0, committed = 0;
+	uint32_t holder = 0, wisher = 0;
 	bool force = false, labelled = false;
 
 	s->up.label[0] = 0;
@@ -118,10 +129,12 @@ settle_version(struct way *w)
 
 		if (e)
 			return e;
-		if (x.source && x.version > of_sources)
-			of_sources = x.version;
-		if (!x.source && x.version > of_others)
-			of_others = x.version;
+		if (x.version && wished && x.version != wished)
+			return two_wishes(w, wisher, wished, s->names[i], x.version);
+		if (!wished) {
+			wished = x.version;
+			wisher = s->names[i];
+		}
 		if (x.committed > committed) {
 			committed = x.committed;
 			holder = s->names[i];
@@ -133,7 +146,7 @@ settle_version(struct way *w)
 		}
 	}
 	s->known_version = committed;
-	s->up.version = of_sources ? of_sources : of_others;
+	s->up.version = wished;
 	if (s->up.version == 0) {
 		if (committed == UINT64_MAX)
 			return ist__fail(w->err, IST_LIMIT, OP, "there is no version after %llu", (unsigned long long)committed);
