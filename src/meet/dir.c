@@ -14,6 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A shared folder may hold what others put there under our names: a link, or a pipe whose opening would wait for ever. */
+#define O_NO_SURPRISE (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
 enum { RECORD = 1024 };
 
 /* A group's name may hold any characters; its files are named by its hash. */
@@ -38,7 +41,7 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 	if (snprintf(temp, sizeof(temp), "%s.%ld", path, (long)getpid()) >= (int)sizeof(temp))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", path);
 	unlink(temp); /* left by a process that died and had our number; or somebody lies in wait */
-	fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NO_SURPRISE, 0600);
 	if (fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", temp);
 	n = write(fd, addr, bytes);
@@ -86,7 +89,7 @@ lock_file(const char *path, char *holder, size_t room)
 	for (;;) {
 		struct flock lock = whole_file();
 		struct stat ours, named;
-		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600), sys;
+		int fd = open(path, O_RDWR | O_CREAT | O_NO_SURPRISE, 0600), sys;
 
 		if (fd < 0)
 			return -1;
@@ -122,7 +125,7 @@ is_held(const char *dir, const char *name)
 
 	if (!path_of(dir, name, "lock", path))
 		return false;
-	fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	fd = open(path, O_RDWR | O_NO_SURPRISE);
 	if (fd < 0)
 		return false;
 	held = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -186,7 +189,7 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 
 	if (!path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	fd = open(path, O_RDONLY | O_NO_SURPRISE);
 	if (fd < 0) {
 		*bytes = 0;
 		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
@@ -252,7 +255,7 @@ ist__dir_list(const char *dir, void (*each)(void *arg, const struct ist__status 
 
 		if (strncmp(entry->d_name, "isthmus-", 8) != 0 || !strstr(entry->d_name, ".member-"))
 			continue;
-		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_NO_SURPRISE);
 		if (fd < 0)
 			continue;
 		n = read(fd, room, sizeof(room));
