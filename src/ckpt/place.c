@@ -17,13 +17,14 @@
 #define OP "sink"
 #define MARK ".isthmus-"
 #define SUFFIX_MAX (1 + sizeof(MARK) - 1 + 20 + 1 + 16) /* what the temporary name adds */
+#define KEPT_MAX (NAME_MAX - SUFFIX_MAX)                /* of the name, in the temporary one */
 
 static ist_err
 fail_sys(int sys, const struct ist__place *p, const char *what, struct ist_error *err)
 {
-	ist_err code = sys == EACCES || sys == EPERM || sys == EROFS ? IST_DENIED
-		: sys == ENOSPC || sys == EDQUOT                     ? IST_NO_SPACE
-								     : IST_IO;
+	ist_err code = sys == EACCES || sys == EPERM ? IST_DENIED
+		: sys == ENOSPC || sys == EDQUOT     ? IST_NO_SPACE
+						     : IST_IO;
 
 	return ist__fail_sys(err, code, sys, OP, "%s: %s", p->path, what);
 }
@@ -89,8 +90,10 @@ split(struct ist__place *p, const char *path, bool parents, struct ist_error *er
 	name = slash ? slash + 1 : copy;
 	if (slash)
 		*slash = 0;
-	if (!*name || !strcmp(name, ".") || !strcmp(name, "..") || strlen(name) + SUFFIX_MAX > NAME_MAX) {
-		e = ist__fail(err, IST_INVALID_ARGUMENT, OP, "%s: the last part of the path is no name for a new folder, or is too long", path);
+	if (!*name || !strcmp(name, ".") || !strcmp(name, "..")) {
+		e = ist__fail(err, IST_INVALID_ARGUMENT, OP, "%s: the last part of the path is no name for a new folder", path);
+	} else if (strlen(name) > NAME_MAX) {
+		e = fail_sys(ENAMETOOLONG, p, "the last part of the path", err);
 	} else {
 		snprintf(p->name, sizeof(p->name), "%s", name);
 		real = realpath(!slash ? "." : slash == copy ? "/" : copy, NULL);
@@ -213,7 +216,7 @@ remove_any(int parent, const char *name)
 static long
 pid_in(const struct ist__place *p, const char *entry)
 {
-	size_t n = strlen(p->name), m = sizeof(MARK) - 1;
+	size_t n = strnlen(p->name, KEPT_MAX), m = sizeof(MARK) - 1;
 	char *end;
 	long pid;
 
@@ -271,7 +274,7 @@ ist__place_sweep(const struct ist__place *p)
 void
 ist__place_new_name(struct ist__place *p)
 {
-	snprintf(p->temp, sizeof(p->temp), ".%.*s" MARK "%ld-%016llx", (int)(NAME_MAX - SUFFIX_MAX), p->name, (long)getpid(),
+	snprintf(p->temp, sizeof(p->temp), ".%.*s" MARK "%ld-%016llx", (int)KEPT_MAX, p->name, (long)getpid(),
 		(unsigned long long)ist__hash_seed());
 }
 
