@@ -18,7 +18,7 @@
 #define ALIVE 0x1574A11Eu
 #define DEAD 0x1574DEADu
 
-enum { GRAVES = 512 };
+enum { GRAVES = 512, STACK_MIN = 1 << 20 };
 
 struct part {
 	void *ptr;
@@ -346,6 +346,16 @@ ist__env_ctx(struct ist_env *env)
 	return &env->ctx;
 }
 
+/* glibc takes the default from the caller's limit, which is made for the caller's own: a few KiB would end the process. */
+static void
+give_stack(pthread_attr_t *attr)
+{
+	size_t bytes;
+
+	if (pthread_attr_getstacksize(attr, &bytes) == 0 && bytes < STACK_MIN)
+		pthread_attr_setstacksize(attr, STACK_MIN);
+}
+
 int
 ist__thread(struct ist_env *env, const char *name, void *(*run)(void *), void *arg, pthread_t *out)
 {
@@ -357,6 +367,7 @@ ist__thread(struct ist_env *env, const char *name, void *(*run)(void *), void *a
 	rc = pthread_attr_init(&attr);
 	if (rc)
 		return rc;
+	give_stack(&attr);
 	if (env->has_cpus)
 		pthread_attr_setaffinity_np(&attr, sizeof(env->cpus), &env->cpus);
 	sigfillset(&all);
