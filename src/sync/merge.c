@@ -365,9 +365,10 @@ check_files(struct merger *g)
 			continue;
 		g->flat = x->files[a->index].header_bytes || y->files[b->index].header_bytes || is_index(x, a->index) || is_index(y, b->index);
 		if (t->raw)
-			ist__log(t->ctx, IST_LOG_WARN, "file %s differs between rank %u and rank %u: %s", a->name,
-				ist__table_member_of(t, a->set), ist__table_member_of(t, b->set),
-				g->flat ? "folders get all tensors in one file, and no other files" : "the former's is taken");
+			ist__log(t->ctx, IST_LOG_WARN, g->flat ? "rank %u and rank %u both give a file %s, and not all of their files are equal: "
+				"folders get all tensors in one file, and no other files"
+				: "rank %u and rank %u give another file %s each: the former's is taken",
+				ist__table_member_of(t, a->set), ist__table_member_of(t, b->set), a->name);
 	}
 }
 
