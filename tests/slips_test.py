@@ -91,6 +91,28 @@ class Refused(Case):
         host.kill()
 
 
+class Names(Case):
+    """Two sides that call the group differently wait for each other in two rooms; each hears of the other room."""
+
+    def both(self, at):
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+        meet = ("--at", at, "--world", "2", "--json", "--timeout", "8")
+        sides = [self.start("push", self.path("m"), *meet, "--rank", "0", "--group", "w"),
+                 self.start("pull", "null:", *meet, "--rank", "1", "--group", "weights")]
+        for done, other in zip([Done(p) for p in sides], ('group "weights" waits too: rank 1', 'group "w" waits too: rank 0')):
+            self.assertEqual((done.status, done.error["code"]), (124, "TIMEOUT"), done.stderr)
+            self.assertIn(other, done.error["detail"])
+            self.assertIn("same --group", done.error["next"])
+            self.assertEqual(done.stderr.count("warning: group"), 2, done.stderr) # said once, and that it did not form
+
+    def test_two_names_at_a_store(self):
+        self.both(self.store())
+
+    def test_two_names_in_a_folder(self):
+        os.mkdir(self.path("meet"))
+        self.both("dir:" + self.path("meet"))
+
+
 class Waiting(Case):
     """Who waits for a group to form is seen, and goes without a trace."""
 
@@ -124,6 +146,22 @@ class Waiting(Case):
         left = Done(self.start("pull", "null:", "--at", "dir:" + self.path("meet"), "--world", "2", "--rank", "1", "--timeout", "2", "-q"))
         self.assertEqual(left.status, 124, left.stderr)
         self.assertFalse([n for n in os.listdir(self.path("meet")) if f"-{left.pid}" in n])
+
+    def test_pipes_in_a_folder(self):
+        """Whoever may write into the folder may put a pipe where a record is due: nobody waits for its other end."""
+        os.mkdir(self.path("meet"))
+        at = "dir:" + self.path("meet")
+        waits = self.start("pull", "null:", "--at", at, "--world", "3", "--rank", "0", "-q")
+        wait_for(lambda: len(os.listdir(self.path("meet"))) == 3) # its lock, its record and what status shows of it
+        names = os.listdir(self.path("meet"))
+        waits.kill()
+        waits.wait()
+        for name in names:
+            os.remove(os.path.join(self.path("meet"), name))
+            os.mkfifo(os.path.join(self.path("meet"), name))
+        self.assertEqual(self.status(at), [])
+        done = [Done(p) for p in [self.start("pull", "null:", "--at", at, "--world", "3", "--rank", str(r), "--timeout", "2", "--json") for r in range(2)]]
+        self.assertEqual([(d.status, d.error["code"]) for d in done], [(1, "IO"), (124, "TIMEOUT")], done[1].stderr)
 
     def test_no_such_folder(self):
         with open(self.path("file"), "wb"):
@@ -162,6 +200,18 @@ class Folders(Case):
         done = Done(self.start("pull", self.path("d/" * 3000), "--at", self.store(), "--world", "2", "--rank", "1", "--timeout", "1", "--json"))
         self.assertEqual((done.status, done.error["code"], done.error["errno"]), (1, "IO", errno.ENAMETOOLONG))
         self.assertEqual(os.listdir(self.folder.name), [])
+
+    def test_names_as_long_as_they_can_be(self):
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+        to = self.path("n" * 255)
+        left = self.path("." + "n" * 208 + ".isthmus-1-0123456789abcdef") # nobody holds it
+        for _ in range(2):
+            os.mkdir(left)
+            self.good(self.move([("push", self.path("m")), ("pull", to)]))
+            self.same(self.path("m"), to)
+            self.assertEqual(sorted(os.listdir(self.folder.name)), sorted(["m", "n" * 255]))
+        done = self.move([("push", self.path("m")), ("pull", self.path("n" * 256))])[1]
+        self.assertEqual((done.status, done.error["code"], done.error["errno"]), (1, "IO", errno.ENAMETOOLONG))
 
 
 class Words(Case):

@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include "fill.h"
+#include "signals.h"
 #include "value.h"
 
 #include <stdlib.h>
@@ -27,6 +28,16 @@ bench_barrier(struct bench *b)
 		return EXIT_DONE;
 	ist_error_init(&err);
 	return ist_barrier(b->s.group, cli_left_ns(b->cli), &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+int
+bench_goes_on(struct bench *b)
+{
+	if (signals_got())
+		return EXIT_SIGNAL + signals_got();
+	if (now_ns() >= b->cli->deadline_ns)
+		return cli_fail_code(b->cli, IST_TIMEOUT, "bench", "%zu rows were measured", json_array_size(b->rows));
+	return EXIT_DONE;
 }
 
 int

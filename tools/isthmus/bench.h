@@ -55,6 +55,8 @@ int bench_sample(struct bench *b, const struct bench_row *row, double *seconds);
 void bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_samples *samples, double limit_gbps);
 int bench_slowest(struct bench *b, double mine, double *out);
 int bench_barrier(struct bench *b);
+/* For what one process does alone, where no operation of a group ends it: EXIT_DONE until a signal comes or time is over. */
+int bench_goes_on(struct bench *b);
 /* The same bytes from every rank, in order of rank; *out is freed with ist_blobs_free. */
 int bench_tell(struct bench *b, const void *addr, uint64_t bytes, struct ist_blob *out);
 void *bench_buffer(uint64_t bytes); /* touched, 4 KiB aligned; free() */

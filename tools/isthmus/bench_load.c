@@ -38,19 +38,22 @@ static int
 tensors_once(struct bench *b, void *arg)
 {
 	struct load *l = arg;
+	int status = EXIT_DONE;
 	struct ist_error err;
 
 	ist_error_init(&err);
-	for (uint64_t i = 0; i < ist_checkpoint_count(l->ck); i++) {
+	for (uint64_t i = 0; status == EXIT_DONE && i < ist_checkpoint_count(l->ck); i++) {
 		struct ist_tensor t = { .struct_size = sizeof(t) };
 		ist_err code = ist_checkpoint_tensor(l->ck, i, &t, &err);
 
-		for (uint64_t at = 0; code == IST_OK && at < t.bytes; at += PIECE)
+		for (uint64_t at = 0; code == IST_OK && status == EXIT_DONE && at < t.bytes; at += PIECE) {
 			code = ist_checkpoint_read(l->ck, i, at, t.bytes - at < PIECE ? t.bytes - at : PIECE, l->room, &err);
+			status = bench_goes_on(b);
+		}
 		if (code)
 			return cli_fail(b->cli, &err);
 	}
-	return EXIT_DONE;
+	return status;
 }
 
 static int
@@ -109,16 +112,19 @@ static int
 read_once(struct bench *b, void *arg)
 {
 	struct load *l = arg;
+	int status = EXIT_DONE;
 
 	for (size_t i = 0; i < l->n; i++) {
 		ssize_t n = 1;
 
-		for (uint64_t at = 0; n > 0 && at < l->files[i].bytes; at += (uint64_t)n)
+		for (uint64_t at = 0; status == EXIT_DONE && n > 0 && at < l->files[i].bytes; at += (uint64_t)n) {
 			n = pread(l->files[i].fd, l->room, PIECE, (off_t)at);
-		if (n < 0)
-			return cli_fail_sys(b->cli, IST_IO, errno, "bench", "read");
+			if (n < 0)
+				return cli_fail_sys(b->cli, IST_IO, errno, "bench", "read");
+			status = bench_goes_on(b);
+		}
 	}
-	return EXIT_DONE;
+	return status;
 }
 
 /* The mapping stays; its pages are touched by the sample that is not counted. */
@@ -126,12 +132,15 @@ static int
 map_once(struct bench *b, void *arg)
 {
 	struct load *l = arg;
+	int status = EXIT_DONE;
 
-	(void)b;
 	for (size_t i = 0; i < l->n; i++)
-		for (uint64_t at = 0; l->files[i].map != MAP_FAILED && at < l->files[i].bytes; at += SMALL)
+		for (uint64_t at = 0; status == EXIT_DONE && l->files[i].map != MAP_FAILED && at < l->files[i].bytes; at += SMALL) {
 			memcpy(l->room, l->files[i].map + at, l->files[i].bytes - at < SMALL ? l->files[i].bytes - at : SMALL);
-	return EXIT_DONE;
+			if (at % PIECE == 0)
+				status = bench_goes_on(b);
+		}
+	return status;
 }
 
 /* Best of the rows so far, in bytes a second / 10^9. */

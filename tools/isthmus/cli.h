@@ -49,6 +49,8 @@ int64_t cli_left_ns(const struct cli *cli);
 /* ---- messages (report.c) ---- */
 
 void cli_say(const struct cli *cli, int32_t level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* In place: control characters become '?'. For words that came from files or from peers. */
+const char *cli_plain(char *text);
 /* One more line on stderr, after a message. */
 void cli_add(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void cli_log_sink(void *cli, int32_t level, const char *msg); /* for ist_env_args.log */
@@ -63,6 +65,8 @@ int cli_fail_argument(const struct cli *cli, const struct ist_error *err);
 
 /* Prints doc with "schema" put first, and drops the reference. NULL is out of memory. Returns the exit status. */
 int cli_print(json_t *doc);
+/* Ends what was printed on stdout, says so if it could not be written. Returns the exit status. */
+int cli_printed(void);
 json_t *json_text(const char *text); /* what is not UTF-8 is replaced; "" and NULL stay strings */
 json_t *json_u64(uint64_t v);
 json_t *json_ops(uint64_t set); /* names of a set of operations (cmd_backends.c) */

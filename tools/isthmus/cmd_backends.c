@@ -69,7 +69,7 @@ tell(json_t *rows)
 		tell_ops("composed", json_object_get(r, "composed"));
 	}
 	json_decref(rows);
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 int

@@ -82,7 +82,7 @@ print_table(const struct bench *b, const char *backend)
 		print_number(json_object_get(row, "percent_of_limit"));
 		putchar('\n');
 	}
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 static int

@@ -5,6 +5,8 @@
 #include "conformance.h"
 #include "progress.h"
 #include "session.h"
+#include "spawn.h"
+#include "value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,20 +65,44 @@ print(struct cli *cli, const struct conformance_report *r)
 			"failed", (int)r->failed, "skipped", (int)r->skipped, "native", json_ops(r->native_ops), "composed", json_ops(r->composed_ops),
 			"failures", checks_of(r, true), "checks", checks_of(r, false)));
 	printf("%s %s: %u passed, %u failed, %u skipped\n", r->kind, r->name, r->passed, r->failed, r->skipped);
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
+}
+
+/* The processes of a check are ended with it, so nobody is left behind when a signal comes or the time is over. */
+static bool
+stop(void *ctx)
+{
+	const struct cli *cli = ctx;
+
+	return spawn_held_signal() || now_ns() >= cli->deadline_ns;
+}
+
+static int
+run(struct cli *cli, struct conformance_report *report)
+{
+	struct conformance_args args = { .path = cli->o.args[0], .tell = tell, .stop = stop, .ctx = cli };
+	int bad, sig;
+
+	spawn_hold_signals();
+	bad = conformance_run_args(&args, report);
+	sig = spawn_held_signal();
+	if (sig) {
+		cli_fail_code(cli, IST_ABORTED, "check", "interrupted by SIG%s; %u checks were done", sigabbrev_np(sig), report->n);
+		return EXIT_SIGNAL + sig;
+	}
+	if (now_ns() >= cli->deadline_ns)
+		return cli_fail_code(cli, IST_TIMEOUT, "check", "%u checks were done, %u of them failed", report->n, report->failed);
+	return report->n && print(cli, report) != EXIT_DONE ? EXIT_FAILED : bad ? EXIT_FAILED : EXIT_DONE;
 }
 
 int
 cmd_check(struct cli *cli)
 {
-	struct conformance_args args = { .path = cli->o.args[0], .tell = tell, .ctx = cli };
 	struct conformance_report *report = calloc(1, sizeof(*report));
-	int status = report ? admit(cli, args.path) : cli_fail_code(cli, IST_NO_MEMORY, "check", "out of memory");
+	int status = report ? admit(cli, cli->o.args[0]) : cli_fail_code(cli, IST_NO_MEMORY, "check", "out of memory");
 
-	if (status == EXIT_DONE && conformance_run_args(&args, report) != 0)
-		status = EXIT_FAILED;
-	if (report && report->n && print(cli, report) != EXIT_DONE)
-		status = EXIT_FAILED;
+	if (status == EXIT_DONE)
+		status = run(cli, report);
 	free(report);
 	return status;
 }

@@ -303,7 +303,7 @@ print(struct demo *d)
 	printf("%-13s ", text);
 	snprintf(text, sizeof(text), "%.3f s (%.2f GB/s)", update, update > 0 ? (double)bytes / update / 1e9 : 0);
 	printf("%-20s %-14s %s\n", text, "not built yet", "yes");
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 int

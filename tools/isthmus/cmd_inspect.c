@@ -74,7 +74,7 @@ view_totals(struct view *v, uint64_t n)
 			json_u64(bytes), "digest", digest[0] ? json_string(digest) : json_null()));
 	printf("%llu tensors, %llu bytes (%s)%s%s\n", (unsigned long long)n, (unsigned long long)bytes, human_bytes(bytes, room),
 		digest[0] ? ", digest " : "", digest);
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 static int

@@ -43,8 +43,10 @@ cmd_make_checkpoint(struct cli *cli)
 	if (status == EXIT_DONE && cli->json)
 		status = cli_print(json_pack("{s:o,s:o,s:o,s:f}", "path", json_text(cli->o.args[0]), "tensors", json_u64(layout.n), "bytes",
 			json_u64(layout.bytes), "seconds", seconds_since(start)));
-	else if (status == EXIT_DONE && !cli->quiet)
+	else if (status == EXIT_DONE && !cli->quiet) {
 		printf("%s: %llu tensors, %s in %.1f s\n", cli->o.args[0], (unsigned long long)layout.n, human_bytes(layout.bytes, room), seconds_since(start));
+		status = cli_printed();
+	}
 	layout_free(&layout);
 	return signals_status(status);
 }

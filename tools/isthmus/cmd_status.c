@@ -60,7 +60,7 @@ show(struct query *q)
 	if (!list)
 		printf("%-5s %-16s %-24s %8s  %-18s %8s %8s\n", "rank", "group", "host", "pid", "state", "serves", "heard s");
 	for (uint32_t i = 0; i < q->n; i++) {
-		const struct ist_member_status *m = &q->rows[i];
+		struct ist_member_status *m = &q->rows[i];
 
 		if (!wanted(q, m))
 			continue;
@@ -69,12 +69,12 @@ show(struct query *q)
 			continue;
 		}
 		state_text(m, state);
-		printf("%-5u %-16s %-24s %8lld  %-18s %8llu %8.1f\n", m->rank, m->group, m->host, (long long)m->pid, state,
+		printf("%-5u %-16s %-24s %8lld  %-18s %8llu %8.1f\n", m->rank, cli_plain(m->group), cli_plain(m->host), (long long)m->pid, cli_plain(state),
 			(unsigned long long)m->serves, m->heard_s);
 	}
 	if (list)
 		return cli_print(json_pack("{s:o}", "members", list));
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 static int

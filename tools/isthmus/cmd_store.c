@@ -18,7 +18,7 @@ announce(struct cli *cli, struct ist_store *store)
 	if (cli->json)
 		return cli_print(json_pack("{s:s}", "address", at));
 	printf("%s\n", at);
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 static int

@@ -29,5 +29,5 @@ cmd_version(struct cli *cli)
 			(int)min, (int)max, "features", words(ist_features()), "build", ist_build()));
 	printf("isthmus %s\nabi %u, protocol %u to %u\nbuild %s\nfeatures %s\n", ist_version(), ist_abi_version(), min, max, ist_build(),
 		ist_features()[0] ? ist_features() : "(none)");
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GUARD_S = 60 };
+enum { GUARD_S = 60, ASK_MS = 100 };
 
 struct run {
 	const struct conformance_args *args;
@@ -28,6 +28,7 @@ struct run {
 	const struct ist_device *device;
 	struct cf_shared *shared;
 	struct conformance_report *report;
+	bool stopped;
 };
 
 const char *
@@ -39,9 +40,16 @@ conformance_op_name(uint32_t kind)
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : NULL;
 }
 
-/* True when the process ended within ms; its status. */
 static bool
-wait_for(pid_t pid, int64_t until, int *status)
+stopped(struct run *run)
+{
+	run->stopped = run->stopped || (run->args->stop && run->args->stop(run->args->ctx));
+	return run->stopped;
+}
+
+/* True when the process ended in time; its status. */
+static bool
+wait_for(struct run *run, pid_t pid, int64_t until, int *status)
 {
 	int fd = (int)syscall(SYS_pidfd_open, pid, 0);
 
@@ -54,10 +62,10 @@ wait_for(pid_t pid, int64_t until, int *status)
 				close(fd);
 			return true;
 		}
-		if (left <= 0)
+		if (left <= 0 || stopped(run))
 			break;
 		left = left / CF_MS + 1;
-		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, fd >= 0, fd >= 0 && left < 1000 ? (int)left : fd >= 0 ? 1000 : 10);
+		poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, fd >= 0, fd < 0 ? 10 : left < ASK_MS ? (int)left : ASK_MS);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -67,9 +75,12 @@ wait_for(pid_t pid, int64_t until, int *status)
 static void
 in_child(struct run *run, void (*check)(struct cf *t), pid_t parent)
 {
+	sigset_t none;
 	struct cf t;
 
 	setpgid(0, 0); /* with what it forks it is ended as one */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL); /* who runs the suite may hold some back */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != parent)
 		_exit(CF_EXIT_FAILED);
@@ -119,13 +130,15 @@ run_one(struct run *run, const char *name, void (*check)(struct cf *t), uint32_t
 		return;
 	}
 	setpgid(pid, pid);
-	ended = wait_for(pid, began + (int64_t)guard_s * 1000 * CF_MS, &status);
+	ended = wait_for(run, pid, began + (int64_t)guard_s * 1000 * CF_MS, &status);
 	kill(-pid, SIGKILL); /* what it left running too */
 	if (!ended)
 		waitpid(pid, &status, 0);
 	s->text[sizeof(s->text) - 1] = s->stage[sizeof(s->stage) - 1] = 0;
 	c->seconds = (double)(cf_now() - began) / 1e9;
-	if (!ended)
+	if (!ended && run->stopped)
+		c->result = CONFORMANCE_SKIPPED;
+	else if (!ended)
 		explain(c, s, "it hung: not over after %u s", guard_s);
 	else if (WIFSIGNALED(status))
 		explain(c, s, "it crashed: signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -178,11 +191,14 @@ run_list(struct run *run, const struct cf_entry *list, const char *why_not)
 
 		if (!asked_for(run->args->only, list->name))
 			continue;
+		if (stopped(run))
+			return;
 		if (why_not)
 			snprintf(c.text, sizeof(c.text), "%s", why_not);
 		else
 			run_one(run, list->name, list->run, guard_of(run, list), &c);
-		keep(run, &c);
+		if (!run->stopped)
+			keep(run, &c);
 	}
 }
 
@@ -205,6 +221,8 @@ run_backend(struct run *run)
 	}
 	run->report->native_ops = run->shared->native;
 	run->report->composed_ops = all & ~run->shared->native & ~moves;
+	if (run->stopped)
+		return;
 	keep(run, &facts);
 	if (facts.result)
 		snprintf(why, sizeof(why), "it does not open");
@@ -244,6 +262,8 @@ load(struct run *run, const char *path)
 	void *lib, *sym = NULL;
 
 	args.options = real;
+	args.stop = run->args->stop;
+	args.ctx = run->args->ctx;
 	first.args = &args;
 	if (real)
 		run_one(&first, "loads", load_check, 30, &c);

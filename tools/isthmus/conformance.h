@@ -9,6 +9,7 @@
 
 #include <isthmus/backend.h>
 #include <isthmus/device.h>
+#include <stdbool.h>
 
 enum conformance_result { CONFORMANCE_PASSED = 0, CONFORMANCE_FAILED = 1, CONFORMANCE_SKIPPED = 2 };
 enum { CONFORMANCE_CHECKS_MAX = 96 };
@@ -45,6 +46,7 @@ struct conformance_args {
 	const char *options;              /* for open: what the backend needs to run here; NULL: "" */
 	uint32_t guard_s;                 /* most that one check may take; 0: each its own, a minute or two */
 	void (*tell)(void *ctx, const struct conformance_check *check); /* after each; may be NULL */
+	bool (*stop)(void *ctx);          /* asked some times a second: true ends the check under way, and all; may be NULL */
 	void *ctx;
 };
 int conformance_run_args(const struct conformance_args *args, struct conformance_report *out);

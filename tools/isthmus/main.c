@@ -59,7 +59,7 @@ run_verb(struct cli *cli, int argc, char **argv)
 	if (option_on(&cli->o, OPT_HELP)) {
 		man = !strcmp(option_text(&cli->o, OPT_HELP, ""), "man");
 		(man ? man_verb : help_verb)(stdout, verb);
-		return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+		return cli_printed();
 	}
 	settle(cli);
 	if (cli->o.n_args < verb->args_min)
@@ -107,7 +107,7 @@ dispatch(struct cli *cli, int argc, char **argv)
 		cli->verb = find_verb(strcmp(word, "--version") ? word : "version");
 		return cli->verb ? run_verb(cli, argc - 2, argv + 2) : no_verb(cli, argc, argv);
 	}
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 /* Nothing else may get the numbers of standard descriptors that the caller closed: a message would go into a file or a

@@ -97,7 +97,7 @@ write_all(const struct make *m, int fd, const void *addr, uint64_t bytes)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return cli_fail_sys(m->cli, errno == ENOSPC || errno == EDQUOT ? IST_NO_SPACE : IST_IO, errno, "make-checkpoint", "writing %s", m->tmp);
+			return cli_fail_sys(m->cli, errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? IST_NO_SPACE : IST_IO, errno, "make-checkpoint", "writing %s", m->tmp);
 		at += n;
 		bytes -= (uint64_t)n;
 	}

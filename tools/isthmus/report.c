@@ -6,19 +6,23 @@
 #include "progress.h"
 #include "value.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const level_names[] = { "error", "warning", "info", "debug", "trace" };
 
-/* Names in files and words of peers may hold what steers a terminal. */
-static const char *
-harmless(char *text)
+/* Names in files and words of peers may hold what steers a terminal, or looks like a line of ours. */
+const char *
+cli_plain(char *text)
 {
-	for (char *c = text; *c; c++)
-		if (((unsigned char)*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7F)
+	for (unsigned char *c = (unsigned char *)text; *c; c++)
+		if (*c < 0x20 || *c == 0x7F || (*c == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)) {
+			if (*c == 0xC2) /* one of those beyond ASCII, in UTF-8 */
+				*c++ = '?';
 			*c = '?';
+		}
 	return text;
 }
 
@@ -34,7 +38,7 @@ line(const struct cli *cli, int32_t level, const char *text)
 	if (!progress_room())
 		return;
 	fprintf(stderr, "isthmus%s%s%s%s: %s%s%s\n", cli->verb ? " " : "", cli->verb ? cli->verb->name : "", cli->who[0] ? " " : "",
-		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", harmless(shown));
+		cli->who, bare ? "" : level_names[level], bare ? "" : ": ", cli_plain(shown));
 }
 
 void
@@ -150,11 +154,25 @@ cli_print(json_t *doc)
 	int bad = !text || !print_text(text);
 
 	bad |= putchar('\n') == EOF;
-	bad |= fflush(stdout) != 0;
 	free(text);
 	json_decref(out);
 	json_decref(doc);
-	return bad ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed() == EXIT_DONE && !bad ? EXIT_DONE : EXIT_FAILED;
+}
+
+int
+cli_printed(void)
+{
+	bool before = ferror(stdout), now;
+
+	errno = 0;
+	now = fflush(stdout) != 0;
+	if (!before && !now)
+		return EXIT_DONE;
+	/* a reader who has seen enough is no fault worth words */
+	if (errno != EPIPE && progress_room())
+		fprintf(stderr, "isthmus: error: standard output can't be written%s%s\n", errno ? ": " : "", errno ? strerror(errno) : "");
+	return EXIT_FAILED;
 }
 
 void
@@ -191,10 +209,10 @@ tell_error(const struct cli *cli, const struct ist_error *err)
 	snprintf(text, sizeof(text), "%s: %s", ist_err_name(err->code), ist_err_text(err->code));
 	line(cli, IST_LOG_ERROR, text);
 	if (err->detail[0])
-		cli_add("  %s\n", (snprintf(shown, sizeof(shown), "%s", err->detail), harmless(shown)));
+		cli_add("  %s\n", (snprintf(shown, sizeof(shown), "%s", err->detail), cli_plain(shown)));
 	tell_ranks(err);
 	if (err->tensor[0])
-		cli_add("  tensor: %s\n", (snprintf(shown, sizeof(shown), "%s", err->tensor), harmless(shown)));
+		cli_add("  tensor: %s\n", (snprintf(shown, sizeof(shown), "%s", err->tensor), cli_plain(shown)));
 	if (err->bucket != IST_NO_BUCKET)
 		cli_add("  bucket: %llu\n", (unsigned long long)err->bucket);
 	if (err->op[0])
@@ -234,6 +252,22 @@ cli_fail_argument(const struct cli *cli, const struct ist_error *err)
 	return (err->code == IST_INVALID_ARGUMENT || err->code == IST_BAD_CONFIG) && err->n_ranks == 0 ? EXIT_USAGE : status;
 }
 
+/* The library speaks of members and backends; what fails here knows neither. */
+static const char *
+next_of(ist_err code)
+{
+	switch (code) {
+	case IST_TIMEOUT:
+		return "give more time with --timeout";
+	case IST_UNSUPPORTED:
+		return "'isthmus --help' and 'isthmus VERB --help' list what is built";
+	case IST_ABORTED:
+		return "run it again";
+	default:
+		return ist_err_next(code);
+	}
+}
+
 static void
 fill(struct ist_error *err, ist_err code, const char *op)
 {
@@ -241,7 +275,7 @@ fill(struct ist_error *err, ist_err code, const char *op)
 	err->code = code;
 	err->scope = ist_err_scope(code);
 	snprintf(err->op, sizeof(err->op), "%s", op ? op : "");
-	snprintf(err->next, sizeof(err->next), "%s", ist_err_next(code));
+	snprintf(err->next, sizeof(err->next), "%s", next_of(code));
 }
 
 int

@@ -2,6 +2,7 @@
 #include "session.h"
 
 #include "launch.h"
+#include "neighbours.h"
 #include "progress.h"
 #include "signals.h"
 #include "value.h"
@@ -211,6 +212,7 @@ tell_missing(const struct ist_error *err)
 int
 session_meet(struct session *s)
 {
+	struct neighbours others = { .next_ns = 0 };
 	struct ist_error err;
 	uint32_t done = 0;
 	ist_err code;
@@ -220,8 +222,10 @@ session_meet(struct session *s)
 		ist_error_init(&err);
 		ist_req_wait(s->forming, IST_NS_PER_S / 4, NULL);
 		code = ist_req_test(s->forming, &done, &err);
-		if (!done && code == IST_OK)
+		if (!done && code == IST_OK) {
 			tell_missing(&err);
+			neighbours_look(&others, s);
+		}
 	} while (!done && code == IST_OK);
 	if (code == IST_OK)
 		code = ist_req_group(s->forming, &s->group, &err);
@@ -230,6 +234,12 @@ session_meet(struct session *s)
 	ist_req_free(s->forming);
 	s->forming = NULL;
 	s->meet_s = seconds_since(s->meet_ns);
+	if (code == IST_TIMEOUT && others.text[0]) {
+		size_t n = strlen(err.detail);
+
+		snprintf(err.detail + n, sizeof(err.detail) - n, "; %s", others.text);
+		snprintf(err.next, sizeof(err.next), "%s", ist_err_next(IST_UNKNOWN_GROUP));
+	}
 	return code ? cli_fail_argument(s->cli, &err) : EXIT_DONE;
 }
 

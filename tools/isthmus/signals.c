@@ -72,6 +72,7 @@ signals_start(const struct cli *cli)
 
 	the.cli = cli;
 	signal(SIGPIPE, SIG_IGN); /* a reader of our messages who leaves must not end a member in the midst of an update */
+	signal(SIGXFSZ, SIG_IGN); /* a file that may not grow so large is an error, and what was begun is removed */
 	sigemptyset(&the.set);
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
 		struct sigaction now;

@@ -76,6 +76,10 @@ transfer_update(struct transfer *t)
 	ist_error_init(&err);
 	progress_start(t->ck ? "push" : "pull", cli->quiet);
 	code = register_with(t, &err);
+	if (code && !signals_got()) { /* the others are told why, instead of only that we have left */
+		snprintf(t->why, sizeof(t->why), "what it has can't be registered: %s", err.detail);
+		ist_group_abort(t->s.group, t->why);
+	}
 	t->register_s = seconds_since(start);
 	start = now_ns();
 	if (code == IST_OK)
@@ -148,19 +152,20 @@ transfer_tell(const struct transfer *t)
 	const struct cli *cli = t->s.cli;
 	const struct ist_report *r = &t->report;
 	double update_s = r->seconds_update > 0 ? r->seconds_update : t->update_s;
-	char size[24], rate[24];
+	char size[24], rate[24], label[sizeof(r->label)];
 
 	tell_lost(r);
+	memcpy(label, r->label, sizeof(label));
 	if (cli->json)
 		return cli_print(transfer_document(t));
 	if (cli->quiet)
 		return EXIT_DONE;
 	printf("version %llu%s%s: %llu tensors, %s in %.3f s (%s/s)%s, digest %s\n", (unsigned long long)r->version, r->label[0] ? " " : "",
-		r->label, (unsigned long long)r->tensors, human_bytes(r->bytes, size), update_s,
+		cli_plain(label), (unsigned long long)r->tensors, human_bytes(r->bytes, size), update_s,
 		human_bytes(update_s > 0 ? (uint64_t)((double)r->bytes / update_s) : 0, rate), r->verified ? ", verified" : ", NOT verified", r->digest);
 	if (r->known_before)
 		printf("  %llu of %llu tensors changed\n", (unsigned long long)r->changed, (unsigned long long)r->tensors);
-	return fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+	return cli_printed();
 }
 
 void

@@ -16,7 +16,7 @@ struct transfer {
 	struct ist_sync *sync;
 	struct ist_report report;
 	double gather_s, update_s, register_s;
-	char why[512]; /* the checkpoint or the destination could not be opened */
+	char why[512]; /* the checkpoint or the destination could not be opened, or not be registered */
 };
 
 int transfer_open_source(struct transfer *t, const char *path);
