@@ -7,6 +7,7 @@
 import errno
 import os
 import socket
+import subprocess
 import sys
 import unittest
 
@@ -111,6 +112,31 @@ class Names(Case):
     def test_two_names_in_a_folder(self):
         os.mkdir(self.path("meet"))
         self.both("dir:" + self.path("meet"))
+
+
+class Places(Case):
+    """A host that is made on demand has no name before it runs."""
+
+    def test_a_name_that_is_known_later(self):
+        write(self.path("m/model.safetensors"), [("t", "U8", [1000])])
+        with open(self.path("hosts"), "w", encoding="ascii") as f:
+            f.write("127.0.0.1 localhost\n")
+        inside = ("unshare", "-m", "sh", "-c", f'mount --bind {self.path("hosts")} /etc/hosts && exec "$0" "$@"')
+        probe = subprocess.run([*inside, "true"], capture_output=True, check=False)
+        if probe.returncode:
+            self.skipTest("no mount namespace here")
+        meet = ("--at", f"tcp://later.test:{Refused.port()}", "--world", "2", "--json")
+        lost = Done(self.start("pull", "null:", *meet, "--rank", "1", "--timeout", "2", before=inside))
+        self.assertEqual((lost.status, lost.error["code"], lost.error["ranks"]), (124, "TIMEOUT", [0]), lost.stderr)
+        self.assertIn("host later.test: ", lost.error["detail"])
+        sink = self.start("pull", "null:", *meet, "--rank", "1", "--timeout", "60", before=inside)
+        line = ""
+        while "asking again" not in line:
+            line = sink.stderr.readline()
+            self.assertTrue(line)
+        with open(self.path("hosts"), "a", encoding="ascii") as f:
+            f.write("127.0.0.1 later.test\n")
+        self.good([Done(self.start("push", self.path("m"), *meet, "--rank", "0", "--timeout", "60", before=inside)), Done(sink)])
 
 
 class Waiting(Case):

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { NAMELESS_MS = 1000, MOVED_MS = 15000 };
 enum { TELL_MS = 1000, RETRY_MS = 50, DIAL_MS = 3000, KV_MS = 200, KEY = 1024, KEEP = 64 /* connections that one group leaves the store with */ };
 
 static const struct ist__ctx *
@@ -74,6 +75,21 @@ usable(const char *dir, struct ist_error *err)
 	return IST_OK;
 }
 
+/* Where hosts are made on demand a name is known once its host runs, and leads elsewhere when that was made anew. False: it
+ * leads nowhere yet, and rdv->last says so. */
+static bool
+look_up(struct ist__rdv *rdv)
+{
+	struct ist__addrs at;
+
+	if (ist__now() < rdv->look_up)
+		return rdv->at.n > 0;
+	if (!ist__resolve(&rdv->hp, &at, &rdv->last))
+		rdv->at = at;
+	rdv->look_up = ist__now() + (rdv->at.n ? MOVED_MS : NAMELESS_MS) * IST__MS;
+	return rdv->at.n > 0;
+}
+
 ist_err
 ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *a, struct ist_error *err)
 {
@@ -97,8 +113,8 @@ ist__rdv_open(struct ist__rdv *rdv, const struct ist_group_args *a, struct ist_e
 	}
 	rdv->kind = IST__RDV_TCP;
 	e = ist__tcp_url_parse(a->at, false, &rdv->hp, err);
-	if (!e)
-		e = ist__resolve(&rdv->hp, &rdv->at, err);
+	if (!e && !look_up(rdv))
+		ist__log(ctx_of(rdv), IST_LOG_WARN, "%s; asking again until it is known", rdv->last.detail);
 	rdv->hosts = rdv->host_meeting == IST_HOST_MEETING_YES || (rdv->host_meeting == IST_HOST_MEETING_AUTO && rdv->rank == 0);
 	return e;
 }
@@ -367,6 +383,10 @@ ist__rdv_step(struct ist__rdv *rdv, const struct ist__card *card, int64_t deadli
 		return ist__now() < rdv->next ? IST_OK : step_dir(rdv, card, err);
 	if (rdv->kind == IST__RDV_KV)
 		return ist__now() < rdv->next ? IST_OK : step_kv(rdv, card, deadline, err);
+	if (!rdv->post && !look_up(rdv)) {
+		rdv->next = rdv->look_up;
+		return IST_OK;
+	}
 	if (!rdv->post && rdv->hosts)
 		e = host_it(rdv, err); /* again each time: who held the port may have died meanwhile */
 	if (!e && !rdv->post)

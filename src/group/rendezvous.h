@@ -29,6 +29,7 @@ struct ist__rdv {
 	union ist__sockaddr local;
 	struct ist__card card;    /* rank 0: ours; others: what was found */
 	int64_t next;             /* when to try again */
+	int64_t look_up;          /* when to ask for the addresses of the place again */
 	int64_t tell;             /* when to tell for 'status' that we wait */
 	uint64_t told_pid;        /* told in the folder; 0: not */
 	int lock_fd;              /* dir */
