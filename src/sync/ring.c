@@ -9,6 +9,16 @@
 
 #define OP "sync_ring"
 #define POISON_STEP UINT64_C(65536)
+#define PATIENCE_NS (2 * IST_NS_PER_S)
+
+/* An operation ends by itself at the deadline, and says whom it waited for: who waits for it waits a little longer. */
+static int64_t
+patience(int64_t deadline)
+{
+	int64_t left = ist__left(deadline);
+
+	return left < 0 || left > INT64_MAX - PATIENCE_NS ? -1 : left + PATIENCE_NS;
+}
 
 /* Where memory is short the rings of this host's members together take a quarter of what is there. */
 uint64_t
@@ -205,7 +215,7 @@ ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8
 	ist_err e;
 
 	if (!s->root && s->req) {
-		e = ist_req_wait(s->req, ist__left(deadline), err);
+		e = ist_req_wait(s->req, patience(deadline), err);
 		if (!e && ring->view)
 			e = ist_req_view(s->req, &view, err);
 		if (e)
@@ -223,7 +233,7 @@ ist__ring_release(struct ist__ring *ring, uint32_t i, int64_t deadline, struct i
 
 	if (!s->req)
 		return IST_OK;
-	e = ist_req_wait(s->req, ist__left(deadline), err);
+	e = ist_req_wait(s->req, patience(deadline), err);
 	if (e)
 		return e;
 	e = ist_req_free(s->req);
@@ -235,7 +245,7 @@ static ist_err
 end_skip(struct ist__ring *ring, uint64_t i, int64_t deadline, struct ist_error *err)
 {
 	struct ist_req **req = &ring->skips[i % IST__SKIPS];
-	ist_err e = *req ? ist_req_wait(*req, ist__left(deadline), err) : IST_OK;
+	ist_err e = *req ? ist_req_wait(*req, patience(deadline), err) : IST_OK;
 
 	if (e || !*req)
 		return e;

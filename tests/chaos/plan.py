@@ -109,6 +109,7 @@ def strength_of(rng, plan):
         plan["row"] = rng.choice([1, 3600, 86400 * 365]) * 2 + rng.randint(0, 1) # seconds, and whether back
     elif fault == "TINY":
         plan["transport"] = plan["transport"] if plan["two"] else "tcp"
+        plan["kb"] = 64 # 4 KiB at a time, and each may wait for an acknowledgement
     elif fault == "STOP" and plan["phase"] == "update" and rng.random() < 0.3: # rank 0, near the vote
         plan["victim"] = plan["split"][0] if plan["split"] else 0
         plan["moment"] = rng.uniform(0.8, 1.0)
