@@ -253,7 +253,7 @@ grab_ports(void *arg)
 	return NULL;
 }
 
-enum { FORMERS = 12 };
+enum { FORMERS = 64, TIMES = 16 }; /* 512 groups, 32 at a time */
 
 /* All have left in good order: their groups leave nothing in the place where they met. */
 static void
@@ -292,7 +292,7 @@ forms_many_times(struct ranks *r, uint32_t rank, void *arg)
 		member_fini(&m);
 	}
 	ranks_await(&flags[1], 1);
-	for (uint32_t i = 0; rank < FORMERS && i < 12; i++) {
+	for (uint32_t i = 0; rank < FORMERS && i < TIMES; i++) {
 		member_init(&m, IST_TRANSPORT_AUTO); /* each time a port of its own */
 		snprintf(name, sizeof(name), "pair%u.%u", rank / 2, i);
 		CHECK_ERR(IST_OK, member_join(&m, r->at, name, rank % 2, 2, 60, 30), &m.err);

@@ -389,7 +389,7 @@ class Surroundings(Case):
         return f"""exec {TOOL} run -n 2 -- sh -c 'if [ $RANK = 0 ]; then exec {TOOL} push {push}; else exec {TOOL} pull {pull}; fi'"""
 
     def test_small_shared_memory(self):
-        write(self.path("big/model.safetensors"), [(f"t{i}", "U8", [20 << 20]) for i in range(5)])
+        write(self.path("big/model.safetensors"), [(f"t{i}", "U8", [20 << 20]) for i in range(15)])
         for transport in ("auto", "shm"):
             done = self.mounted("/dev/shm", "size=64M", f"""({self.pair(self.path("big") + f" -q --transport {transport}", "null: --transport " + transport)}) && ls -A /dev/shm""")
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -424,9 +424,12 @@ in_another_order(struct ranks *r, uint32_t rank, void *arg)
 			e = ist_barrier(m.g, 0, &m.err);
 		}
 		CHECK_ERR(IST_ORDER_MISMATCH, e, &m.err);
+		CHECK(strstr(m.err.detail, "operation ") && strstr(m.err.detail, "all_gather_bytes"));
+		CHECK(strstr(m.err.detail, "broadcast_bytes") || strstr(m.err.detail, "barrier"));
 	} else if (what == 2) { /* a barrier, which may be asleep by then, and something that waits for the one in it */
 		e = rank == 0 ? ist_barrier(m.g, 0, &m.err) : ist_broadcast_bytes(m.g, NULL, 0, 0, 0, &one, &m.err);
 		CHECK_ERR(IST_ORDER_MISMATCH, e, &m.err);
+		CHECK(strstr(m.err.detail, "operation 1") && strstr(m.err.detail, "broadcast_bytes") && strstr(m.err.detail, "barrier"));
 	} else { /* two roots */
 		e = ist_broadcast_bytes(m.g, "y", 1, rank, 0, &one, &m.err);
 		if (e == IST_OK) {
