@@ -7,8 +7,8 @@
  *
  * Where a group has sheets (sheets.c) all_gather is no message at all: each writes its string down and enters the operation;
  * who sees that all have entered reads. Only strings that are too long for a sheet go by messages, and only if there are any
- * the rounds take place, with these alone in them. Who has a long one knows that they will, and does not wait for the others
- * before it begins.
+ * the rounds take place, with these alone in them. Who has a long one, or sees one, knows that they will, and does not wait for
+ * the others before it begins.
  */
 #include "base/fail.h"
 #include "group/group.h"
@@ -130,6 +130,7 @@ enter(struct ist__group *g, uint64_t seq, uint16_t type, struct ist_error *err)
 	return e;
 }
 
+/* Of those that have written already, ours too. */
 static bool
 any_long(const struct ist__group *g, uint64_t seq)
 {
@@ -169,12 +170,13 @@ take_sheet(struct ist__group *g, uint16_t type, uint64_t seq, uint32_t rank, int
 static ist_err
 all_gather_sheets(struct ist__group *g, uint16_t type, uint64_t seq, int64_t deadline, struct ist_blob *have, bool *is, struct ist_error *err)
 {
-	bool fits = ist__sheet_put(g, seq, have[g->rank].addr, have[g->rank].bytes), rounds = !fits;
+	bool fits = ist__sheet_put(g, seq, have[g->rank].addr, have[g->rank].bytes), rounds;
 	ist_err e = enter(g, seq, type, err);
 
-	if (!e && fits) {
+	rounds = any_long(g, seq);
+	if (!e && !rounds) {
 		e = ist__objects_await_all(g, type, deadline, err);
-		rounds = !e && any_long(g, seq);
+		rounds = any_long(g, seq);
 	}
 	is[g->rank] = !fits;
 	if (!e && rounds)
