@@ -61,7 +61,7 @@ a_large_plan(void **unused)
 
 struct load {
 	uint64_t tensors, each;
-	uint32_t n_sources;
+	uint32_t n_sources, on_loss;
 };
 
 struct party {
@@ -144,10 +144,11 @@ carry(struct party *p, const struct load *l, bool update)
 {
 	bool source;
 	struct ist_group_info info = { .struct_size = sizeof(info) };
+	struct ist_sync_args args = { .struct_size = sizeof(args), .on_loss = l->on_loss };
 
 	CHECK_ERR(IST_OK, ist_group_info(p->m.g, &info, &p->m.err), &p->m.err);
 	source = info.rank < l->n_sources;
-	CHECK_ERR(IST_OK, ist_sync_new(p->m.g, NULL, &p->sync, &p->m.err), &p->m.err);
+	CHECK_ERR(IST_OK, ist_sync_new(p->m.g, &args, &p->sync, &p->m.err), &p->m.err);
 	if (source) {
 		offer(p, l);
 	} else {
@@ -171,7 +172,7 @@ carry(struct party *p, const struct load *l, bool update)
 static int
 many_and_one(struct ranks *r, uint32_t rank, void *arg)
 {
-	static const struct load many = { 20000, 4096, 1 }, one = { 1, 20000 * 4096, 1 };
+	static const struct load many = { 20000, 4096, 1, IST_ON_LOSS_FAIL }, one = { 1, 20000 * 4096, 1, IST_ON_LOSS_CONTINUE };
 	struct party p;
 	double seconds;
 
@@ -214,7 +215,7 @@ small_tensors_cost_little(void **unused)
 static int
 gather(struct ranks *r, uint32_t rank, void *arg)
 {
-	static const struct load l = { 400, 4096, 2 };
+	static const struct load l = { 400, 4096, 2, IST_ON_LOSS_FAIL };
 	struct party p;
 
 	(void)arg;

@@ -63,24 +63,30 @@ copy_dims(struct ist__manifest *m, const uint64_t *dims, uint32_t rank)
 }
 
 bool
+ist__manifest_borrow_item(struct ist__manifest *m, const struct ist__item *item, uint64_t *out_index)
+{
+	void *items = m->items;
+
+	if (!ist__grow(m->ctx, &items, &m->items_room, m->n_items + 1, sizeof(*item)))
+		return false;
+	m->items = items;
+	if (out_index)
+		*out_index = m->n_items;
+	m->items[m->n_items++] = *item;
+	return true;
+}
+
+bool
 ist__manifest_add_item(struct ist__manifest *m, const struct ist__item *item, uint64_t *out_index)
 {
 	struct ist__item t = *item;
-	void *items = m->items;
 	bool slice = t.kind == IST__ITEM_SLICE;
 
 	t.name = item->name && item->name[0] ? ist__arena_text(&m->arena, item->name, strlen(item->name)) : "";
 	t.shape = copy_dims(m, item->shape, t.rank);
 	t.whole = slice ? copy_dims(m, item->whole, t.rank) : NULL;
 	t.begin = slice ? copy_dims(m, item->begin, t.rank) : NULL;
-	if (!t.name || !t.shape || (slice && (!t.whole || !t.begin)) ||
-	    !ist__grow(m->ctx, &items, &m->items_room, m->n_items + 1, sizeof(t)))
-		return false;
-	m->items = items;
-	if (out_index)
-		*out_index = m->n_items;
-	m->items[m->n_items++] = t;
-	return true;
+	return t.name && t.shape && (!slice || (t.whole && t.begin)) && ist__manifest_borrow_item(m, &t, out_index);
 }
 
 /* ---- names ---- */
@@ -311,30 +317,38 @@ check_namesake(const struct ist__item *a, const struct ist__item *b, const char 
 }
 
 static ist_err
-make_table(struct ist__manifest *m, const char *op, struct ist_error *err)
+list_tensors(struct ist__manifest *m, const char *op, struct ist_error *err)
 {
 	uint64_t n = 0;
 
+	m->tensors = ist__alloc(m->ctx, m->n_tensors * sizeof(*m->tensors));
+	if (!m->tensors)
+		return ist__fail_memory(err, op);
+	for (uint64_t i = 0; i < m->n_items; i++)
+		if (is_listed(&m->items[i]))
+			m->tensors[n++] = i;
+	return IST_OK;
+}
+
+static ist_err
+make_table(struct ist__manifest *m, const char *op, struct ist_error *err)
+{
 	m->table_room = 16;
 	while (m->table_room < 2 * m->n_tensors)
 		m->table_room *= 2;
 	m->table = ist__alloc(m->ctx, m->table_room * sizeof(*m->table));
-	m->tensors = ist__alloc(m->ctx, m->n_tensors * sizeof(*m->tensors));
-	if (!m->table || !m->tensors)
+	if (!m->table)
 		return ist__fail_memory(err, op);
 	m->seed = ist__hash_seed();
-	for (uint64_t i = 0; i < m->n_items; i++) {
-		uint64_t at;
+	for (uint64_t n = 0; n < m->n_tensors; n++) {
+		const struct ist__item *t = &m->items[m->tensors[n]];
+		uint64_t at = place_of(m, t->name);
 		ist_err e = IST_OK;
 
-		if (!is_listed(&m->items[i]))
-			continue;
-		at = place_of(m, m->items[i].name);
-		m->tensors[n++] = i;
 		if (m->table[at])
-			e = check_namesake(&m->items[m->tensors[m->table[at] - 1]], &m->items[i], op, err);
+			e = check_namesake(&m->items[m->tensors[m->table[at] - 1]], t, op, err);
 		else
-			m->table[at] = n;
+			m->table[at] = n + 1;
 		if (e)
 			return e;
 	}
@@ -342,22 +356,31 @@ make_table(struct ist__manifest *m, const char *op, struct ist_error *err)
 }
 
 ist_err
-ist__manifest_seal(struct ist__manifest *m, const char *op, struct ist_error *err)
+ist__manifest_seal_distinct(struct ist__manifest *m, const char *op, struct ist_error *err)
 {
 	ist_err e = check_files(m, op, err);
 
 	if (!e)
 		e = check_items(m, op, err);
-	if (!e)
-		e = make_table(m, op, err);
-	return e;
+	return e ? e : list_tensors(m, op, err);
+}
+
+ist_err
+ist__manifest_seal(struct ist__manifest *m, const char *op, struct ist_error *err)
+{
+	ist_err e = ist__manifest_seal_distinct(m, op, err);
+
+	return e ? e : make_table(m, op, err);
 }
 
 uint64_t
 ist__manifest_find(const struct ist__manifest *m, const char *name)
 {
-	uint64_t at = place_of(m, name);
+	uint64_t at;
 
+	if (!m->table)
+		return UINT64_MAX;
+	at = place_of(m, name);
 	return m->table[at] ? m->table[at] - 1 : UINT64_MAX;
 }
 

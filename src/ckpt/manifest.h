@@ -77,8 +77,13 @@ void ist__manifest_free(struct ist__manifest *m); /* NULL is allowed */
 /* Building: names and shapes are copied. False: no memory. *out_index, where asked for, is what was given. */
 bool ist__manifest_add_file(struct ist__manifest *m, const struct ist__file *file, uint32_t *out_index);
 bool ist__manifest_add_item(struct ist__manifest *m, const struct ist__item *item, uint64_t *out_index);
+/* The same, but name and shapes are the caller's, who keeps them as long as m lives. */
+bool ist__manifest_borrow_item(struct ist__manifest *m, const struct ist__item *item, uint64_t *out_index);
 /* Ends building: checks every rule and makes the table of names. The errors are those of the file formats. */
 ist_err ist__manifest_seal(struct ist__manifest *m, const char *op, struct ist_error *err);
+
+/* The same where it is known that no name stands twice, and nobody will ask for one: there is no table. */
+ist_err ist__manifest_seal_distinct(struct ist__manifest *m, const char *op, struct ist_error *err);
 
 /* Number in tensors, or UINT64_MAX. Of slices: the first one's. */
 uint64_t ist__manifest_find(const struct ist__manifest *m, const char *name);

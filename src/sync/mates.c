@@ -58,9 +58,15 @@ bool
 ist__mates_find(const struct ist__ctx *ctx, const char *const *names, uint32_t n, uint32_t *mate)
 {
 	struct ist__names set;
-	uint32_t known;
+	uint32_t known, scales = 0;
 	bool ok;
 
+	for (uint32_t i = 0; i < n; i++) {
+		mate[i] = IST__NO_MATE;
+		scales += names[i] && stem_of(names[i]) > 0;
+	}
+	if (scales == 0)
+		return true;
 	ist__names_init(&set, ctx);
 	ok = ist__names_reserve(&set, n);
 	for (uint32_t i = 0; ok && i < n; i++)

@@ -90,11 +90,11 @@ ist__table_manifest(struct ist__table *t, uint32_t i, struct ist__reader *r, str
 	struct ist__set *s = &t->sets[o->set];
 	struct ist__manifest *m = NULL;
 	struct ist__digest digest, content = { { 0 } };
-	const uint8_t *digests;
+	const uint8_t *from = r->at, *digests;
 	ist_err e = ist__manifest_decode(t->ctx, r, &m, err);
 
 	if (!e)
-		e = ist__manifest_digest(m, &digest, err);
+		ist__digest_flat(from, (uint64_t)(r->at - from), &digest); /* of the bytes that came, which are as they were written */
 	if (!e && (!ist__digest_equal(&digest, &o->manifest) || m->n_items >= IST__NO_ITEM))
 		e = ist__fail(err, IST_BAD_FORMAT, OP, "rank %u sent another manifest than it announced", o->member);
 	digests = r->at;
@@ -140,6 +140,8 @@ struct merger {
 	struct ist__arena keys;   /* of boxes */
 	struct in_set *files;
 	uint64_t n_files;
+	bool slices;              /* there are some */
+	bool distinct;            /* no name stands twice: nobody needs to look */
 	bool flat;                /* files do not fit together: tensors only, as if of memory */
 	struct ist_error *err;
 };
@@ -168,7 +170,7 @@ add_item(struct merger *g, uint32_t set, uint64_t k, const struct ist__item *ite
 {
 	struct ist__table *t = g->t;
 
-	if (!ist__manifest_add_item(t->made, item, made))
+	if (!ist__manifest_borrow_item(t->made, item, made)) /* the sets live as long */
 		return ist__fail_memory(g->err, OP);
 	t->item_set[*made] = set;
 	t->item_local[*made] = (uint32_t)k;
@@ -262,7 +264,7 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 
 	if (item.kind == IST__ITEM_SLICE)
 		return take_slice(g, set, k);
-	if (item.kind == IST__ITEM_TENSOR) {
+	if (item.kind == IST__ITEM_TENSOR && !g->distinct) {
 		if (!ist__names_add(&g->names, item.name, strlen(item.name), (uint32_t)t->made->n_items, &known))
 			return ist__fail_memory(g->err, OP);
 		if (known != IST__NO_NAME) {
@@ -395,10 +397,14 @@ static bool
 has_twice(const struct ist__table *t)
 {
 	struct ist__names names;
-	bool twice = false;
+	uint64_t n = 0;
+	bool twice;
 	uint32_t known;
 
+	for (uint32_t s = 0; s < t->n_sets; s++)
+		n += t->sets[s].m->n_tensors;
 	ist__names_init(&names, t->ctx);
+	twice = !ist__names_reserve(&names, n);
 	for (uint32_t s = 0; s < t->n_sets && !twice; s++)
 		for (uint64_t i = 0; i < t->sets[s].m->n_tensors && !twice; i++) {
 			const struct ist__item *item = &t->sets[s].m->items[t->sets[s].m->tensors[i]];
@@ -416,12 +422,15 @@ merge_several(struct merger *g)
 {
 	struct ist__table *t = g->t;
 	ist_err e = list_files(g);
+	bool twice;
 
 	if (e)
 		return e;
 	check_files(g);
+	twice = has_twice(t);
+	g->distinct = !twice && !g->slices;
 	/* a file without one of its tensors is no file any more */
-	g->flat = g->flat || has_twice(t);
+	g->flat = g->flat || twice;
 	for (uint64_t i = 0; i < g->n_files && !e && !g->flat; i++)
 		e = take_file(g, i);
 	for (uint32_t s = 0; s < t->n_sets && !e; s++)
@@ -429,7 +438,7 @@ merge_several(struct merger *g)
 			if (t->sets[s].m->items[k].file == IST__NO_FILE || (g->flat && t->sets[s].m->items[k].kind == IST__ITEM_TENSOR))
 				e = take_item(g, s, k, IST__NO_FILE);
 	if (!e)
-		e = ist__manifest_seal(t->made, OP, g->err);
+		e = g->distinct ? ist__manifest_seal_distinct(t->made, OP, g->err) : ist__manifest_seal(t->made, OP, g->err);
 	t->m = t->made;
 	return e ? e : ist__parts_settle(t, g->err);
 }
@@ -459,16 +468,20 @@ by_name(const void *a, const void *b, void *items)
 static ist_err
 make_order(struct ist__table *t, struct ist_error *err)
 {
-	struct ist__item *items = t->m->items;
-
 	t->order = ist__alloc(t->ctx, t->m->n_tensors * sizeof(*t->order));
 	if (!t->order)
 		return ist__fail_memory(err, OP);
 	for (uint64_t i = 0; i < t->m->n_tensors; i++)
 		t->order[i] = (uint32_t)t->m->tensors[i];
-	if (t->m->n_tensors > 1)
-		qsort_r(t->order, t->m->n_tensors, sizeof(*t->order), by_name, items);
 	return IST_OK;
+}
+
+void
+ist__table_sort(struct ist__table *t)
+{
+	if (!t->sorted && t->m->n_tensors > 1)
+		qsort_r(t->order, t->m->n_tensors, sizeof(*t->order), by_name, t->m->items);
+	t->sorted = true;
 }
 
 ist_err
@@ -491,6 +504,7 @@ ist__table_merge(struct ist__table *t, struct ist_error *err)
 			set->whole[k] = IST__NO_ITEM;
 	}
 	slices = ist__parts_count(t);
+	g.slices = slices > 0;
 	make = t->n_sets > 1 || slices > 0;
 	n += slices; /* a tensor for each, at the most */
 	t->item_set = ist__alloc(t->ctx, n * sizeof(*t->item_set));

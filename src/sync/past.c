@@ -56,6 +56,14 @@ carry_over(const struct ist__ctx *ctx, const struct ist__past *from, struct ist_
 	return ok;
 }
 
+static void
+name_all(struct ist__past *p, const struct ist__table *t)
+{
+	for (uint64_t i = 0; i < p->n; i++)
+		ist__digest_flat(tensor_of(t, i)->name, strlen(tensor_of(t, i)->name), &p->names[i]);
+	p->named = true;
+}
+
 bool
 ist__past_reorder(const struct ist__ctx *ctx, struct ist__past *p, const struct ist__table *t)
 {
@@ -68,9 +76,9 @@ ist__past_reorder(const struct ist__ctx *ctx, struct ist__past *p, const struct 
 		ist__past_fini(ctx, &now);
 		return false;
 	}
-	for (uint64_t i = 0; i < now.n; i++)
-		ist__digest_flat(tensor_of(t, i)->name, strlen(tensor_of(t, i)->name), &now.names[i]);
-	if (!carry_over(ctx, p, &now)) {
+	if (p->version != 0) /* else there is nothing to carry over, and the names wait until there is */
+		name_all(&now, t);
+	if (p->version != 0 && !carry_over(ctx, p, &now)) {
 		ist__past_fini(ctx, &now);
 		return false;
 	}
@@ -80,10 +88,11 @@ ist__past_reorder(const struct ist__ctx *ctx, struct ist__past *p, const struct 
 }
 
 void
-ist__past_whole(const struct ist__table *t, const struct ist__digest *digests, struct ist__digest *out)
+ist__past_whole(struct ist__table *t, const struct ist__digest *digests, struct ist__digest *out)
 {
 	struct ist__hasher h;
 
+	ist__table_sort(t);
 	ist__hasher_init(&h);
 	for (uint64_t i = 0; i < t->m->n_tensors; i++) {
 		const struct ist__item *item = &t->m->items[t->order[i]];
@@ -116,6 +125,8 @@ void
 ist__past_keep(struct ist__past *p, const struct ist__table *t, const struct ist__digest *digests, uint64_t version,
 	const struct ist__digest *whole)
 {
+	if (!p->named)
+		name_all(p, t);
 	for (uint64_t i = 0; i < p->n; i++) {
 		ist__parts_digest(t, digests, owner_of(t, i), &p->digests[i]);
 		p->known[i] = 1;

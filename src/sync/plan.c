@@ -306,12 +306,13 @@ mix(struct ist__plan *plan, uint32_t n, const uint64_t *starts)
 }
 
 static void
-hash_u64(struct ist__hasher *h, uint64_t v)
+hash_words(struct ist__hasher *h, const uint64_t *v, uint32_t n)
 {
-	uint8_t b[8];
+	uint8_t b[4 * 8];
 
-	ist__store_u64(b, v);
-	ist__hasher_add(h, b, sizeof(b));
+	for (uint32_t i = 0; i < n; i++)
+		ist__store_u64(b + 8 * i, v[i]);
+	ist__hasher_add(h, b, 8 * n);
 }
 
 static void
@@ -321,19 +322,15 @@ digest_plan(struct ist__plan *plan, const struct ist__digest *salt)
 
 	ist__hasher_init(&h);
 	ist__hasher_add(&h, salt->b, sizeof(salt->b));
-	hash_u64(&h, plan->bucket_bytes);
+	hash_words(&h, &plan->bucket_bytes, 1);
 	for (uint64_t b = 0; b < plan->n_buckets; b++) {
 		const struct ist__plan_bucket *k = &plan->buckets[b];
 
-		hash_u64(&h, (uint64_t)k->set << 32 | k->part);
-		hash_u64(&h, k->bytes);
+		hash_words(&h, (const uint64_t[]){ (uint64_t)k->set << 32 | k->part, k->bytes }, 2);
 		for (uint64_t i = k->first_piece; i < k->first_piece + k->n_pieces; i++) {
 			const struct ist__plan_piece *q = &plan->pieces[i];
 
-			hash_u64(&h, (uint64_t)q->item << 32 | q->last);
-			hash_u64(&h, q->offset);
-			hash_u64(&h, q->bytes);
-			hash_u64(&h, q->at);
+			hash_words(&h, (const uint64_t[]){ (uint64_t)q->item << 32 | q->last, q->offset, q->bytes, q->at }, 4);
 		}
 	}
 	ist__hasher_end(&h, &plan->digest);

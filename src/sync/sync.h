@@ -27,7 +27,8 @@ struct ist__source {
 
 /* Digests of the version before, in the order of the table's tensors. */
 struct ist__past {
-	struct ist__digest *names;   /* of the names */
+	struct ist__digest *names;   /* of the names, once named */
+	bool named;
 	struct ist__digest *digests;
 	uint8_t *known;
 	uint64_t n;
@@ -123,7 +124,7 @@ void ist__past_fini(const struct ist__ctx *ctx, struct ist__past *p);
 /* Brings p into the order of the table's tensors. */
 bool ist__past_reorder(const struct ist__ctx *ctx, struct ist__past *p, const struct ist__table *t);
 /* Digest of the whole from those of the items; no memory is taken. */
-void ist__past_whole(const struct ist__table *t, const struct ist__digest *digests, struct ist__digest *out);
+void ist__past_whole(struct ist__table *t, const struct ist__digest *digests, struct ist__digest *out);
 /* Counts the tensors that differ from the version before. */
 uint64_t ist__past_changed(const struct ist__past *p, const struct ist__table *t, const struct ist__digest *digests);
 void ist__past_keep(struct ist__past *p, const struct ist__table *t, const struct ist__digest *digests, uint64_t version,

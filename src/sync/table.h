@@ -62,7 +62,8 @@ struct ist__table {
 	uint32_t *item_set, *item_local;  /* item of m -> where it comes from; a tensor in parts: where the first one does */
 	uint32_t *parts;                  /* slices of m, by tensor, then by where they begin */
 	uint64_t n_parts;
-	uint32_t *order;                  /* tensors of m (items) by name: for the digest of the whole */
+	uint32_t *order;                  /* tensors of m (items), by name once ist__table_sort was called */
+	bool sorted;
 	uint32_t *last_bucket;            /* item of m -> bucket with its last piece */
 	uint64_t *leaf_first;             /* item of m -> its first leaf; n_items + 1 of them */
 	struct ist__plan *plan;
@@ -92,6 +93,8 @@ ist_err ist__table_manifest(struct ist__table *t, uint32_t i, struct ist__reader
 /* After the last: the whole and the plan. OVERLAP, INCOMPLETE, EMPTY_UPDATE. */
 ist_err ist__table_merge(struct ist__table *t, struct ist_error *err);
 ist_err ist__table_plan(struct ist__table *t, struct ist_error *err);
+/* Brings order into the order of names: for the digest of the whole, which a gather has no use for. */
+void ist__table_sort(struct ist__table *t);
 
 /* Members that have something to give; and how many buckets are under way where they give at once: two of each, one that is
  * taken, one to come. */

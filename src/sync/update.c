@@ -516,7 +516,7 @@ static ist_err
 commit(struct way *w, struct ist_report *r)
 {
 	struct ist__sync_body *s = w->s;
-	const struct ist__table *t = s->table;
+	struct ist__table *t = s->table;
 	struct ist__digest whole;
 	ist_err e = ist__sinks_commit(&s->sinks, s->up.version, w->err);
 
