@@ -142,7 +142,8 @@ struct ist_sync_args {
 	uint32_t struct_size;
 	uint32_t on_loss;        /* enum ist_on_loss; must be equal on all members */
 	uint64_t bucket_bytes;   /* 0: 128 MiB, less where the machine or the control group is short of memory; the minimum
-	                          * over the members is used. NO_MEMORY when a control group can't hold the ring */
+	                          * over the members is used. NO_MEMORY when a control group can't hold the ring. The ring is made
+	                          * when the first update begins, before anything moves */
 	uint32_t no_verify;      /* 1: digests are not compared (they cost nothing to speak of) */
 	uint32_t slots;          /* buckets in the ring; 0: 3: one is read, one moves, one is delivered; 1: one after the other. With
 	                          * several sources more, where buckets are small enough for it to need no more memory. A member

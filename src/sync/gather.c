@@ -163,13 +163,14 @@ has_live_source(const struct ist__sync_body *s)
 	return false;
 }
 
-/* Everything that an update needs, so that it asks for no memory. */
+/* Everything that an update needs, but for the ring: its slots may be most of a machine's memory, to make them takes as long as
+ * to write to all of them, and who gathers may never update. The first update makes them before anything moves (READY),
+ * where all hear whether it could be done. What can be seen to be too much is refused here. */
 static ist_err
 make_room(struct ist__sync_body *s, struct ist__table *t, struct ist_error *err)
 {
 	uint64_t n = t->m->n_items, leaves = t->leaf_first[n];
 	bool hashes = s->sinks.n > 0 || has_live_source(s);
-	ist_err e;
 
 	ist__free(s->ctx, s->leaves);
 	ist__free(s->ctx, s->digests);
@@ -181,9 +182,7 @@ make_room(struct ist__sync_body *s, struct ist__table *t, struct ist_error *err)
 	s->got = ist__alloc(s->ctx, n * sizeof(*s->got));
 	if ((hashes && !s->leaves) || !s->digests || !s->have || !s->got || !ist__past_reorder(s->ctx, &s->past, t))
 		return ist__fail_memory(err, OP);
-	/* the plan may do with less than the bucket asked for; one that could never be had is refused all the same */
-	e = ist__ring_check_room(t->plan->bucket_bytes < t->plan->payload ? t->plan->bucket_bytes : t->plan->payload, 1, err);
-	return e ? e : ist__sync_make_ring(s, s->group, t, err);
+	return ist__sync_check_ring(s, t, err);
 }
 
 static ist_err
@@ -203,7 +202,7 @@ build(struct ist__sync_body *s, struct ist__table *t, int64_t deadline, struct i
 	return e;
 }
 
-/* Third exchange: all have the same plan, and the memory for it. */
+/* Third exchange: all have the same plan, and the memory for it, as far as it is needed by now. */
 static ist_err
 confirm(struct ist__sync_body *s, const struct ist__table *t, const struct ist_error *mine, int64_t deadline, struct ist_error *err)
 {

@@ -163,17 +163,18 @@ move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left,
 		s->ranks[s->names[i]] = i;
 	}
 	s->group = group;
+	bool had_ring = s->ring.n > 0 && !s->gathering; /* else READY will make it */
 	if (old != s->given)
 		(void)ist_group_free(old); /* ours alone, and finished */
 	s->losses++;
 	e = ist__sync_adopt(s, err);
 	ist__sync_show_role(s);
-	if (!e && s->table) {
+	if (!e && s->table && had_ring) {
 		struct ist_error why;
 
 		/* the others hear of a failure when all meet in the new group */
 		ist_error_init(&why);
-		if (ist__sync_make_ring(s, group, s->table, &why) != IST_OK)
+		if (ist__sync_make_ring(s, &why) != IST_OK)
 			ist__sync_fail_here(s, &why);
 	}
 	return e;

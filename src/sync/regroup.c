@@ -37,7 +37,7 @@ put_stand(struct ist__sync_body *s, const struct ist__regroup *r)
 {
 	uint64_t all = s->table ? s->table->plan->n_buckets : UINT64_MAX;
 
-	ist__agree_begin(&s->agree, s->ring.n == 0 && s->table ? &s->up.why : NULL); /* no memory for the new ring */
+	ist__agree_begin(&s->agree, s->up.failed && s->ring.n == 0 ? &s->up.why : NULL); /* no memory for the new ring */
 	ist__put_u8(&s->agree.w, (uint8_t)r->step);
 	ist__put_u64(&s->agree.w, s->sinks.n > 0 ? s->up.next : all);
 	ist__put_u8(&s->agree.w, s->ring.from_group);

@@ -32,16 +32,22 @@ ist__ring_bucket(uint32_t slots, uint32_t members)
 }
 
 /* The sum over the members is held against the limit, less an eighth for all else: some of them may have their rings
- * already, so what is left says nothing of the sum. */
-ist_err
-ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error *err)
+ * already, so what is left says nothing of the sum. alone: what this member must have room for, whatever the others do; held:
+ * bytes that will be given back before. */
+static ist_err
+check_room(uint64_t bytes, uint64_t alone, uint64_t held, uint32_t members, struct ist_error *err)
 {
 	uint64_t limit, room, all;
 
 	if (!ist__memory_room(&limit, &room))
 		return IST_OK;
-	if (bytes <= room && !__builtin_mul_overflow(bytes, (uint64_t)(members ? members : 1), &all) && all <= limit - limit / 8)
+	if (alone > room || alone > limit - limit / 8) {
+		bytes = alone;
+		members = 1;
+	} else if ((bytes <= held || bytes - held <= room) && !__builtin_mul_overflow(bytes, (uint64_t)(members ? members : 1), &all) &&
+		   all <= limit - limit / 8) {
 		return IST_OK;
+	}
 	return ist__fail(err, IST_NO_MEMORY, OP, "need %llu bytes for buckets, and as many for each of the %u members on this host; the control group's "
 		"limit is %llu, and %llu are left of it", (unsigned long long)bytes, members ? members : 1, (unsigned long long)limit, (unsigned long long)room);
 }
@@ -120,11 +126,28 @@ alloc_plain(struct ist__ring *ring, uint32_t n, uint64_t bytes)
 	return true;
 }
 
+static bool
+is_made(const struct ist__ring *ring, const struct ist_group *group, uint32_t n, uint64_t slot_bytes)
+{
+	return ring->group == group && ring->n > 0 && ring->wanted == n && ring->slot_bytes >= slot_bytes;
+}
+
+ist_err
+ist__ring_check(const struct ist__ring *ring, struct ist_group *group, uint32_t n, uint64_t slot_bytes, uint64_t alone, struct ist_error *err)
+{
+	struct ist_group_info info = { .struct_size = sizeof(info) };
+	ist_err e = ist_group_info(group, &info, err);
+
+	if (e || is_made(ring, group, n, slot_bytes))
+		return e;
+	return check_room(slot_bytes > UINT64_MAX / n ? UINT64_MAX : n * slot_bytes, alone, ring->n * ring->slot_bytes, info.n_same_host, err);
+}
+
 /* All slots, or none. */
 static ist_err
-make_slots(struct ist__ring *ring, uint32_t n, uint64_t bytes, uint32_t n_same_host, struct ist_error *err)
+make_slots(struct ist__ring *ring, uint32_t n, uint64_t bytes, struct ist_error *err)
 {
-	ist_err e = ist__ring_check_room(bytes > UINT64_MAX / n ? UINT64_MAX : n * bytes, n_same_host, err);
+	ist_err e = ist__ring_check(ring, ring->group, n, bytes, 0, err);
 
 	if (e)
 		return e;
@@ -148,7 +171,7 @@ ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist
 	ist__ring_drop(ring);
 	if (slot_bytes == 0)
 		slot_bytes = 1;
-	if (ring->group == group && ring->n > 0 && ring->wanted == n && ring->slot_bytes >= slot_bytes)
+	if (is_made(ring, group, n, slot_bytes))
 		return IST_OK;
 	free_memory(ring);
 	ring->ctx = ctx;
@@ -156,7 +179,7 @@ ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist
 	ring->size = info.size;
 	ring->wanted = n;
 	do
-		e = make_slots(ring, n, slot_bytes, info.n_same_host, err);
+		e = make_slots(ring, n, slot_bytes, err);
 	while (e == IST_NO_MEMORY && n-- > least);
 	if (!e && n < ring->wanted)
 		ist__log(ctx, IST_LOG_WARN, "there is memory for %u of %u buckets of %llu bytes%s", n, ring->wanted, (unsigned long long)slot_bytes,

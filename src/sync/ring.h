@@ -31,7 +31,7 @@ struct ist__ring {
 	uint64_t poison;
 	bool from_group;        /* all slots are the group's memory */
 	bool view;              /* all members' are, as they have told each other */
-	uint32_t least;         /* slots of the member that has fewest, as they have told each other */
+	uint32_t least;         /* reach of the member that reaches least far, as they have told each other: see ist__sync_reach */
 	uint32_t ahead;         /* buckets that may still be under way here at a check */
 	struct ist_req *skips[IST__SKIPS]; /* broadcasts that this member has no part in: over as soon as they have begun */
 	uint64_t skipped;
@@ -52,14 +52,14 @@ ist__left(int64_t deadline)
 /* How large a bucket is where nobody says: 128 MiB, less where the machine or the control group is short of memory.
  * members: of the group, on this host. */
 uint64_t ist__ring_bucket(uint32_t slots, uint32_t members);
-/* NO_MEMORY when the control group can't hold what is about to be asked for: better now than killed later. Every member of
- * this host is about to ask for as much. */
-ist_err ist__ring_check_room(uint64_t bytes, uint32_t members, struct ist_error *err);
+/* NO_MEMORY when the control group can't hold what ist__ring_prepare would ask for, and every member of this host with it, or not
+ * even alone bytes of this one: better now than killed later. */
+ist_err ist__ring_check(const struct ist__ring *ring, struct ist_group *group, uint32_t n, uint64_t slot_bytes, uint64_t alone, struct ist_error *err);
 /* n slots of slot_bytes, or as many as there is memory for, but not fewer than least; keeps what is there where it is large
  * enough and of the same group. */
 ist_err ist__ring_prepare(struct ist__ring *ring, const struct ist__ctx *ctx, struct ist_group *group, uint32_t n, uint32_t least,
 	uint64_t slot_bytes, struct ist_error *err);
-/* Another member's slots, as it has put them behind what it says else; an older one says nothing. first: of all members. */
+/* How far another member's slots reach, as it has put it behind what it says else; an older one says nothing. first: of all members. */
 void ist__ring_hear(struct ist__ring *ring, bool first, struct ist__reader *r);
 /* Ends what is under way (which may abort the group) and frees all. */
 void ist__ring_fini(struct ist__ring *ring);

@@ -111,8 +111,12 @@ void ist__sync_show_role(struct ist__sync_body *s);
 /* Makes names, ranks and agree fit s->group. */
 ist_err ist__sync_adopt(struct ist__sync_body *s, struct ist_error *err);
 
-/* takers.c: makes the ring of group for the plan at hand. */
-ist_err ist__sync_make_ring(struct ist__sync_body *s, struct ist_group *group, const struct ist__table *t, struct ist_error *err);
+/* takers.c: makes the ring for the plan at hand. */
+ist_err ist__sync_make_ring(struct ist__sync_body *s, struct ist_error *err);
+/* NO_MEMORY when it is plain that the ring for the plan of t could not be made. */
+ist_err ist__sync_check_ring(const struct ist__sync_body *s, const struct ist__table *t, struct ist_error *err);
+/* How far the ring reaches: when the slot of bucket b is needed again, that is for bucket b + reach or a later one. */
+uint8_t ist__sync_reach(const struct ist__sync_body *s);
 /* Who takes the buckets, as the table says. */
 void ist__sync_set_takers(struct ist__sync_body *s);
 

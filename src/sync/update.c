@@ -223,7 +223,7 @@ step_ready(struct way *w)
 		reset_digests(s);
 		e = check_sources(s, &why);
 		if (!e)
-			e = ist__sync_make_ring(s, s->group, s->table, &why);
+			e = ist__sync_make_ring(s, &why);
 		if (!e)
 			e = ist__sinks_begin(&s->sinks, s->table->m, s->up.version, &why);
 		if (e)
@@ -232,7 +232,7 @@ step_ready(struct way *w)
 	}
 	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
 	ist__put_u8(&s->agree.w, s->ring.from_group);
-	ist__put_u8(&s->agree.w, (uint8_t)s->ring.n);
+	ist__put_u8(&s->agree.w, ist__sync_reach(s));
 	e = run_agree(w);
 	for (uint32_t i = 0; i < s->size && !e; i++) {
 		struct ist__reader r;
