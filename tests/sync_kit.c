@@ -219,6 +219,45 @@ take_abort(void *ctx, uint32_t dirty)
 	m->aborts++;
 }
 
+/* ---- a source's own ---- */
+
+static ist_err
+watch_begin(void *ctx, const struct ist_tensor *tensors, uint64_t n, uint64_t version, struct ist_error *err)
+{
+	struct member *m = ctx;
+
+	(void)tensors, (void)version;
+	m->left = n;
+	return m->fail == AT_BEGIN ? disk_full(err) : IST_OK;
+}
+
+static ist_err
+watch_piece(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+{
+	const struct member *m = ctx;
+
+	(void)index, (void)offset, (void)addr, (void)bytes;
+	return m->fail == AT_FIRST_PIECE ? disk_full(err) : IST_OK;
+}
+
+static ist_err
+watch_prepare(void *ctx, struct ist_error *err)
+{
+	const struct member *m = ctx;
+
+	return m->fail == AT_PREPARE ? disk_full(err) : IST_OK;
+}
+
+static void
+open_own_sink(struct hand *h, struct member *m)
+{
+	struct ist_sink_ops ops = { .struct_size = sizeof(ops), .ctx = m, .begin = watch_begin, .piece = watch_piece, .prepare = watch_prepare,
+		.commit = take_commit, .abort = take_abort };
+
+	CHECK_CODE(ist_sink_custom(h->env, &ops, &m->to, &m->error), IST_OK, &m->error);
+	CHECK_CODE(ist_sync_sink(m->sync, m->to, &m->error), IST_OK, &m->error);
+}
+
 /* ---- a member's way ---- */
 
 static void
@@ -279,6 +318,8 @@ set_up(struct hand *h, struct member *m)
 		open_source(h, m);
 	if (m->sink)
 		open_sink(h, m);
+	if (m->own_sink)
+		open_own_sink(h, m);
 }
 
 static void

@@ -18,6 +18,7 @@ struct member {
 	struct kit *kit;
 	/* set by a test before the first run */
 	bool source, sink, custom, in_place, odd_shape;
+	bool own_sink;                /* a source with a sink that looks at what it gives, and may fail */
 	uint32_t part, parts, on_loss;
 	uint64_t bucket;
 	/* at any time */

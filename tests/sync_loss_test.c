@@ -248,11 +248,16 @@ ranks_keep_their_names(void **unused)
 	k.dead_ok = 2;
 	kit_run(&k, IST_OK);
 	k.members[4].fail = AT_PREPARE;
-	kit_run(&k, IST_NO_SPACE);
-	for (uint32_t i = 0; i < 5; i++)
+	k.dead_ok |= UINT64_C(1) << 4;
+	kit_run(&k, IST_OK);
+	assert_int_equal(k.members[4].code, IST_NO_SPACE);
+	assert_int_equal(k.members[4].error.n_ranks, 1);
+	assert_int_equal(k.members[4].error.ranks[0], 4);
+	for (uint32_t i = 0; i < 4; i++)
 		if (i != 1) {
-			assert_int_equal(k.members[i].error.n_ranks, 1);
-			assert_int_equal(k.members[i].error.ranks[0], 4);
+			assert_int_equal(k.members[i].report.n_lost, 2);
+			assert_int_equal(k.members[i].report.lost[1].rank, 4);
+			assert_int_equal(k.members[i].report.lost[1].code, IST_NO_SPACE);
 		}
 	kit_free(&k);
 }

@@ -104,7 +104,7 @@ struct ist_sink;
 
 /* What a consumer implements to take an update into its own memory. All calls come from the thread that is inside
  * ist_sync_update, in the order begin, piece..., then commit or abort. An error stops the update on every rank, and its
- * text travels. NULL slots are skipped. */
+ * text travels; with on_loss continue it ends only this member's part, if the others can do without it. NULL slots are skipped. */
 struct ist_sink_ops {
 	uint32_t struct_size;
 	uint32_t reserved;
@@ -140,7 +140,8 @@ enum ist_on_loss { IST_ON_LOSS_FAIL = 0, IST_ON_LOSS_CONTINUE = 1 };
 
 struct ist_sync_args {
 	uint32_t struct_size;
-	uint32_t on_loss;        /* enum ist_on_loss; must be equal on all members */
+	uint32_t on_loss;        /* enum ist_on_loss; must be equal on all members. continue: also a member whose own sink fails is
+	                          * left behind; it has the sink's error, and EVICTED from then on */
 	uint64_t bucket_bytes;   /* 0: 128 MiB, less where the machine or the control group is short of memory; the minimum
 	                          * over the members is used. NO_MEMORY when a control group can't hold the ring. The ring is made
 	                          * when the first update begins, before anything moves */

@@ -4,7 +4,9 @@
 #include "base/fail.h"
 #include "sync/ring.h"
 
-enum { WELL = 1, ILL = 2 };
+#include <string.h>
+
+enum { WELL = 1, ILL = 2, LEAVES = 3 };
 
 static void
 drop_blobs(struct ist__agree *a)
@@ -25,7 +27,8 @@ ist__agree_init(struct ist__agree *a, const struct ist__ctx *ctx, struct ist_gro
 	*a = (struct ist__agree){ .ctx = ctx, .group = group, .names = names, .size = info.size };
 	ist__writer_init(&a->w, ctx);
 	a->blobs = ist__alloc(ctx, info.size * sizeof(*a->blobs));
-	return a->blobs ? IST_OK : ist__fail_memory(err, "agree");
+	a->leaves = ist__alloc(ctx, info.size * sizeof(*a->leaves));
+	return a->blobs && a->leaves ? IST_OK : ist__fail_memory(err, "agree");
 }
 
 void
@@ -36,6 +39,7 @@ ist__agree_fini(struct ist__agree *a)
 	drop_blobs(a);
 	ist__writer_fini(&a->w);
 	ist__free(a->ctx, a->blobs);
+	ist__free(a->ctx, a->leaves);
 	*a = (struct ist__agree){ .ctx = NULL };
 }
 
@@ -49,6 +53,13 @@ ist__agree_begin(struct ist__agree *a, const struct ist_error *mine)
 		ist__put_error(&a->w, mine);
 }
 
+void
+ist__agree_leave(struct ist__agree *a)
+{
+	if (!a->w.bad)
+		a->w.at[0] = LEAVES;
+}
+
 static uint32_t
 name_of(const struct ist__agree *a, uint32_t i)
 {
@@ -57,7 +68,7 @@ name_of(const struct ist__agree *a, uint32_t i)
 
 /* What member i said about itself: true when it is well. */
 static bool
-verdict(const struct ist__agree *a, uint32_t i, const char *op, struct ist_error *e)
+verdict(struct ist__agree *a, uint32_t i, const char *op, struct ist_error *e)
 {
 	struct ist__reader r;
 	uint8_t how;
@@ -71,9 +82,11 @@ verdict(const struct ist__agree *a, uint32_t i, const char *op, struct ist_error
 	how = ist__get_u8(&r);
 	if (how == WELL)
 		return true;
-	if (how != ILL || !ist__get_error(&r, e)) {
+	if ((how != ILL && how != LEAVES) || !ist__get_error(&r, e) || !e->code) {
 		ist__fail(e, IST_BAD_FORMAT, op, "rank %u sent a record that can't be read", name_of(a, i));
 		ist__fail_rank(e, name_of(a, i));
+	} else if (how == LEAVES) {
+		a->leaves[i] = e->code;
 	}
 	return false;
 }
@@ -93,18 +106,22 @@ judge(struct ist__agree *a, const char *op, struct ist_error *err)
 {
 	struct ist_error worst, one;
 	struct ist_rank_error list[IST_ERROR_RANKS];
-	uint32_t n = 0;
+	uint32_t n = 0, leave = 0, ill = 0;
 
 	ist_error_init(&worst);
+	memset(a->leaves, 0, a->size * sizeof(*a->leaves));
 	for (uint32_t i = 0; i < a->size; i++) {
 		ist_error_init(&one);
 		if (verdict(a, i, op, &one))
 			continue;
+		ill++;
+		leave += a->leaves[i] != 0;
 		if (n < IST_ERROR_RANKS)
 			list[n++] = (struct ist_rank_error){ name_of(a, i), one.code };
 		if (!worst.code || comes_first(&one, &worst))
 			worst = one;
 	}
+	a->n_leave = leave == ill ? leave : 0;
 	if (!worst.code)
 		return IST_OK;
 	if (worst.n_per_rank == 0)
@@ -123,6 +140,7 @@ ist__agree_run(struct ist__agree *a, int64_t deadline, const char *op, struct is
 	drop_blobs(a);
 	a->failed = true;
 	a->told = false;
+	a->n_leave = 0;
 	e = ist_all_gather_bytes(a->group, a->w.at, a->w.bad ? 0 : a->w.bytes, ist__left(deadline), a->blobs, err);
 	if (e)
 		return e;

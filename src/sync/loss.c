@@ -149,11 +149,21 @@ note_lost(struct ist__sync_body *s, const bool *lost, const struct ist_error *wh
 	}
 }
 
+/* Whom the old group has not lost by itself, its user must not wait for: who left, and who did not come. One tells. */
+static void
+give_up(const struct ist__sync_body *s, const bool *lost, uint32_t first, const struct ist_error *why)
+{
+	for (uint32_t i = 0; i < s->size && s->rank == first; i++)
+		if (lost[i])
+			(void)ist_group_evict(s->group, i, why, NULL); /* gone already: all the better */
+}
+
 /* Makes group the one that the sync lives in. left: old ranks of its members. */
 static ist_err
 move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left, uint32_t n, struct ist_error *err)
 {
 	struct ist_group *old = s->group;
+	bool had_ring = s->ring.n > 0 && !s->gathering; /* else READY will make it */
 	ist_err e;
 
 	ist__ring_fini(&s->ring);
@@ -163,7 +173,6 @@ move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left,
 		s->ranks[s->names[i]] = i;
 	}
 	s->group = group;
-	bool had_ring = s->ring.n > 0 && !s->gathering; /* else READY will make it */
 	if (old != s->given)
 		(void)ist_group_free(old); /* ours alone, and finished */
 	s->losses++;
@@ -227,6 +236,7 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 			ist__error_copy(err, &last);
 	}
 	if (!e) {
+		give_up(s, lost, left[0], why);
 		note_lost(s, lost, why);
 		e = move_in(s, group, left, n, err);
 	}

@@ -43,12 +43,35 @@ put_stand(struct ist__sync_body *s, const struct ist__regroup *r)
 	ist__put_u8(&s->agree.w, s->ring.from_group);
 	for (uint32_t name = 0; name < s->first_size; name++)
 		ist__put_u8(&s->agree.w, s->ranks[name] == UINT32_MAX ? s->roles[name] : 0);
-	ist__put_u8(&s->agree.w, (uint8_t)s->ring.n);
+	ist__put_u8(&s->agree.w, s->table ? ist__sync_reach(s) : 0);
+	ist__put_u32(&s->agree.w, s->n_lost);
+	for (uint32_t i = 0; i < s->n_lost; i++) {
+		ist__put_u32(&s->agree.w, s->lost[i].rank);
+		ist__put_u32(&s->agree.w, (uint32_t)s->lost[i].code);
+	}
+}
+
+/* Why they were lost, as member i knows it, behind all else that it says; an older one says nothing. One may have heard that a
+ * member goes alone, and why, while another saw its process end. Who first knows more than "lost" is right for all. */
+static void
+hear_codes(struct ist__sync_body *s, struct ist__reader *r, bool *known)
+{
+	uint32_t n = r->left > 0 ? ist__get_u32(r) : 0;
+
+	for (uint32_t k = 0; k < n && !r->bad; k++) {
+		uint32_t rank = ist__get_u32(r), code = ist__get_u32(r);
+
+		for (uint32_t i = 0; i < s->n_lost && !r->bad && code > 0 && code != IST_PEER_LOST; i++)
+			if (s->lost[i].rank == rank && !known[i]) {
+				s->lost[i].code = (ist_err)code;
+				known[i] = true;
+			}
+	}
 }
 
 /* What member i said. False: it can't be read. */
 static bool
-hear_stand(struct ist__sync_body *s, uint32_t i, struct ist__regroup *r, bool *view)
+hear_stand(struct ist__sync_body *s, uint32_t i, struct ist__regroup *r, bool *view, bool *known)
 {
 	struct ist__reader in;
 	uint8_t step;
@@ -65,6 +88,7 @@ hear_stand(struct ist__sync_body *s, uint32_t i, struct ist__regroup *r, bool *v
 			s->roles[name] |= role;
 	}
 	ist__ring_hear(&s->ring, i == 0, &in);
+	hear_codes(s, &in, known);
 	if (step < (uint8_t)r->step)
 		r->step = (enum ist__step)step;
 	if (i == 0 || bucket < r->first)
@@ -101,6 +125,20 @@ check_left(struct ist__sync_body *s, struct ist_error *err)
 	return IST_OK;
 }
 
+bool
+ist__sync_can_miss(struct ist__sync_body *s, const ist_err *leaves)
+{
+	struct ist__member *m = s->table->members;
+	bool ok;
+
+	for (uint32_t i = 0; i < s->size; i++)
+		m[s->names[i]].gone = leaves[i] != 0;
+	ok = check_left(s, NULL) == IST_OK;
+	for (uint32_t i = 0; i < s->size && !ok; i++)
+		m[s->names[i]].gone = false;
+	return ok;
+}
+
 /* There is no plan yet: the lost must be known to have had nothing to give. */
 static ist_err
 check_roles(struct ist__sync_body *s, struct ist_error *err)
@@ -125,7 +163,7 @@ check_roles(struct ist__sync_body *s, struct ist_error *err)
 static ist_err
 meet_again(struct ist__sync_body *s, struct ist__regroup *r, struct ist_error *err)
 {
-	bool view = true, ok = true;
+	bool view = true, ok = true, known[IST_ERROR_RANKS] = { false };
 	ist_err e;
 
 	put_stand(s, r);
@@ -134,7 +172,7 @@ meet_again(struct ist__sync_body *s, struct ist__regroup *r, struct ist_error *e
 	if (e)
 		return e;
 	for (uint32_t i = 0; i < s->size && ok; i++) {
-		ok = hear_stand(s, i, r, &view);
+		ok = hear_stand(s, i, r, &view, known);
 		if (!ok)
 			e = ist__fail(err, IST_BAD_FORMAT, OP, "the record of rank %u can't be read", s->names[i]);
 	}

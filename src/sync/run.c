@@ -18,7 +18,7 @@
 #define PROGRESS_NS (50 * IST__MS)
 enum {
 	CHECKS = 16,
-	EXCHANGES = 5, /* of an update beside the checks: START, READY, PROVE, and two of the vote */
+	EXCHANGES = 5, /* of an update beside the checks: START, READY, PROVE, and two of the vote; one more where members may leave */
 	SPARE = 18     /* messages that a member may send beyond one for each bucket */
 };
 
@@ -142,6 +142,7 @@ take_piece(struct ist__sync_body *s, const struct ist__plan_piece *p, const uint
 		s->got[p->item] += p->bytes;
 	}
 	e = ist__sinks_piece(&s->sinks, p->item, p->offset, at, p->bytes, why);
+	s->up.own = e != IST_OK;
 	ist__pace_piece(&s->pace);
 	if (!e && p->last && t->verify)
 		e = check_item(s, p, why);
@@ -237,11 +238,10 @@ check_all(struct runner *r)
 	struct ist__sync_body *s = r->s;
 	ist_err e;
 
-	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
+	ist__sync_say(s);
 	ist__pace_state(&s->pace, IST__PACE_WAIT);
-	e = ist__agree_run(&s->agree, s->up.deadline, OP, r->err);
+	e = ist__sync_hear(s, &r->how, r->err);
 	ist__pace_state(&s->pace, IST__PACE_WORK);
-	r->how = s->agree.told ? IST__END_AGREED : IST__END_BROKEN;
 	return e;
 }
 
@@ -361,12 +361,13 @@ run_all(struct runner *r)
 static uint64_t
 checks_of(const struct ist__sync_body *s)
 {
-	uint64_t rounds = 1, may;
+	uint64_t rounds = 1, may, exchanges;
 
 	while (UINT64_C(1) << rounds < s->size)
 		rounds++;
 	may = (s->table->plan->n_buckets + SPARE) / rounds;
-	may = may > EXCHANGES ? may - EXCHANGES : 0;
+	exchanges = EXCHANGES + (uint64_t)s->up.may_leave;
+	may = may > exchanges ? may - exchanges : 0;
 	return may < CHECKS ? may : CHECKS;
 }
 
@@ -382,7 +383,7 @@ ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, stru
 	if (s->size > 1 && !ist__pace_begin(&s->pace, s->group, s->rank, s->size, s->up.version << 8 | (s->losses & 0xFF)))
 		ist__log(s->ctx, IST_LOG_WARN, "no thread could be made: nobody here sees who is slow");
 	e = run_all(&r);
-	if (e && r.how == IST__END_AGREED) {
+	if (e && r.how != IST__END_BROKEN) {
 		struct ist_error late;
 
 		/* all have started the same broadcasts: they end, and the group stays whole */

@@ -377,6 +377,8 @@ ist_sync_gather(struct ist_sync *sync, int64_t timeout_ns, struct ist_error *err
 	int64_t began = ist__now();
 	ist_err e = ist__handle_check(sync, IST__SYNC, "sync_gather", err);
 
+	if (!e)
+		e = ist__sync_check_left(sync->body, "sync_gather", err);
 	if (e)
 		return e;
 	ist_error_init(&why);

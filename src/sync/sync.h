@@ -47,6 +47,8 @@ struct ist__update {
 	int64_t progress_at;
 	bool failed;                 /* this member: */
 	struct ist_error why;
+	bool own;                    /* and it was its sink */
+	bool may_leave;              /* all know what to do with a member that goes alone: see leave.c */
 	double verify_s;
 };
 
@@ -66,6 +68,7 @@ struct ist__sync_body {
 	struct ist_rank_error lost[IST_ERROR_RANKS];
 	uint32_t n_lost;
 	uint32_t losses;             /* times the group got smaller */
+	uint64_t left_at;            /* in the update to this version the others went on without this member; 0: no */
 	int64_t default_ns;
 
 	struct ist_sync_args args;
@@ -137,8 +140,17 @@ void ist__past_keep(struct ist__past *p, const struct ist__table *t, const struc
 /* How a step of an update ended when it did not end well. */
 enum ist__end {
 	IST__END_AGREED = 1, /* all members have the same error; the group is whole */
-	IST__END_BROKEN = 2  /* the group failed */
+	IST__END_BROKEN = 2, /* the group failed */
+	IST__END_APART = 3,  /* members go alone, as all have heard, the others without them; err names them by their ranks in the group */
+	IST__END_ALONE = 4   /* this member is one of them; err is its own */
 };
+
+/* leave.c: begins this member's record of how it stands. */
+void ist__sync_say(struct ist__sync_body *s);
+/* The exchange of them. */
+ist_err ist__sync_hear(struct ist__sync_body *s, enum ist__end *how, struct ist_error *err);
+/* EVICTED where the others have left this member behind. */
+ist_err ist__sync_check_left(const struct ist__sync_body *s, const char *op, struct ist_error *err);
 
 /* run.c: moves buckets from first on; s->up.next says how far this member got. */
 ist_err ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, struct ist_error *err);
@@ -159,6 +171,9 @@ struct ist__regroup {
 };
 /* regroup.c: leaves the lost behind and agrees with those that are left on where to go on. why: how the group failed. */
 ist_err ist__sync_regroup(struct ist__sync_body *s, struct ist__regroup *r, const struct ist_error *why, struct ist_error *err);
+
+/* Members with leaves[rank in group] can be missed: the others hold all bytes, and one of them has a sink. Then they are gone. */
+bool ist__sync_can_miss(struct ist__sync_body *s, const ist_err *leaves);
 
 /* loss.c: leaves the lost behind. why: how the group failed. IST_OK: s->group is a new one, of those that are left. */
 ist_err ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct ist_error *err);

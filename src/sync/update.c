@@ -41,10 +41,7 @@ struct way {
 static ist_err
 run_agree(struct way *w)
 {
-	ist_err e = ist__agree_run(&w->s->agree, w->s->up.deadline, OP, w->err);
-
-	w->how = w->s->agree.told ? IST__END_AGREED : IST__END_BROKEN;
-	return e;
+	return ist__sync_hear(w->s, &w->how, w->err);
 }
 
 /* An error that every member comes to by itself, from equal records. */
@@ -59,7 +56,7 @@ all_alike(struct way *w, ist_err e)
 
 struct wish {
 	uint64_t version, committed;
-	bool force, source;
+	bool force, source, leaves;
 	const char *label;
 };
 
@@ -76,6 +73,7 @@ put_wish(struct way *w)
 	ist__put_u8(p, a && a->force);
 	ist__put_u8(p, ist__sync_is_source(s));
 	ist__put_str(p, a && a->label ? a->label : "");
+	ist__put_u8(p, s->args.on_loss == IST_ON_LOSS_CONTINUE); /* may others go alone? An older one doesn't say */
 }
 
 static ist_err
@@ -92,6 +90,7 @@ read_wish(struct way *w, uint32_t i, struct wish *out, char *label)
 	out->force = ist__get_u8(&r) != 0;
 	out->source = ist__get_u8(&r) != 0;
 	ist__get_str(&r, label, IST__LABEL_ROOM);
+	out->leaves = r.left > 0 && ist__get_u8(&r) == 1;
 	if (r.bad)
 		return ist__fail(w->err, IST_BAD_FORMAT, OP, "the record of rank %u can't be read", s->names[i]);
 	if (!memcmp(plan, s->table->plan->digest.b, sizeof(s->table->plan->digest.b)))
@@ -122,6 +121,7 @@ settle_version(struct way *w)
 	bool force = false, labelled = false;
 
 	s->up.label[0] = 0;
+	s->up.may_leave = true;
 	for (uint32_t i = 0; i < s->size; i++) {
 		char label[IST__LABEL_ROOM];
 		struct wish x;
@@ -140,6 +140,7 @@ settle_version(struct way *w)
 			holder = s->names[i];
 		}
 		force = force || x.force;
+		s->up.may_leave = s->up.may_leave && x.leaves;
 		if (label[0] && (s->up.label[0] == 0 || (x.source && !labelled))) {
 			memcpy(s->up.label, label, sizeof(label));
 			labelled = x.source;
@@ -224,13 +225,15 @@ step_ready(struct way *w)
 		e = check_sources(s, &why);
 		if (!e)
 			e = ist__sync_make_ring(s, &why);
-		if (!e)
+		if (!e) {
 			e = ist__sinks_begin(&s->sinks, s->table->m, s->up.version, &why);
+			s->up.own = e != IST_OK;
+		}
 		if (e)
 			ist__sync_fail_here(s, &why);
 		w->begun = true;
 	}
-	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
+	ist__sync_say(s);
 	ist__put_u8(&s->agree.w, s->ring.from_group);
 	ist__put_u8(&s->agree.w, ist__sync_reach(s));
 	e = run_agree(w);
@@ -340,12 +343,12 @@ step_prove(struct way *w)
 	ist_err e = IST_OK;
 
 	ist_error_init(&why);
-	ist__agree_begin(&s->agree, s->up.failed ? &s->up.why : NULL);
+	ist__sync_say(s);
 	if (!s->up.failed) {
 		e = put_live_digests(s, &why);
 		if (e) {
 			ist__sync_fail_here(s, &why);
-			ist__agree_begin(&s->agree, &s->up.why);
+			ist__sync_say(s);
 		}
 	}
 	ist__pace_state(&s->pace, IST__PACE_WAIT);
@@ -353,7 +356,7 @@ step_prove(struct way *w)
 	ist__pace_end(&s->pace);
 	if (e)
 		return e;
-	/* from here on a failure is told by the vote */
+	/* from here on a failure is told by the vote, or where members may leave before it */
 	for (uint32_t i = 0; i < s->size && !e; i++)
 		e = read_live_digests(s, i, &why);
 	if (!e)
@@ -361,11 +364,15 @@ step_prove(struct way *w)
 	if (!e && !w->prepared && !s->up.failed) {
 		e = ist__sinks_prepare(&s->sinks, &why);
 		w->prepared = e == IST_OK;
+		s->up.own = !w->prepared;
 	}
 	if (e)
 		ist__sync_fail_here(s, &why);
 	s->up.verify_s += (double)(ist__now() - began) / 1e9;
-	return IST_OK;
+	if (!s->up.may_leave)
+		return IST_OK;
+	ist__sync_say(s);
+	return run_agree(w);
 }
 
 /* ---- VOTE ---- */
@@ -474,7 +481,7 @@ go_through(struct way *w)
 	while (step != IST__STEP_DONE) {
 		ist_err e = take_step(w, step);
 
-		while (e && w->how == IST__END_BROKEN && !w->stuck && ist__sync_is_loss(w->s, e)) {
+		while (e && !w->stuck && (w->how == IST__END_APART || (w->how == IST__END_BROKEN && ist__sync_is_loss(w->s, e)))) {
 			e = get_over_loss(w, &step);
 			if (!e)
 				e = take_step(w, step);
@@ -590,6 +597,8 @@ ist_sync_update(struct ist_sync *sync, const struct ist_update_args *args, struc
 	int64_t began = ist__now();
 	ist_err e = ist__handle_check(sync, IST__SYNC, OP, err);
 
+	if (!e)
+		e = ist__sync_check_left(sync->body, OP, err);
 	if (e)
 		return e;
 	ist_error_init(&why);

@@ -2,7 +2,8 @@
  *
  * update.pml - a model of one update (update.c, run.c, regroup.c, loss.c) for three members, run by `make model`: START,
  * READY, MOVE with a check before the second bucket, PROVE, VOTE, then commit or take back. With CONTINUE the survivors of a
- * loss meet in a smaller group and go on where the one stands that got least far. Member 0 is a source, 1 a sink, with
+ * loss meet in a smaller group and go on where the one stands that got least far; who fails by itself and can be missed is left
+ * behind in the same way, when all have heard it from him. Member 0 is a source, 1 a sink, with
  * TWO_SOURCES a source too, 2 a sink. A member may die, fail by itself (a disk is full, a digest does not hold), abort the
  * group, or be cut off from the other two in silence (CUTS), at any step; FAULTS of these together.
  *
@@ -119,6 +120,10 @@ inline enter(e_i) {
 #define ALL_ENTERED(i) (HAS_ENTERED(i, 0) && HAS_ENTERED(i, 1) && HAS_ENTERED(i, 2))
 #define SAID(i, j) (IN(i, j) && said[2 * (j) + (entered[i] & 1)])
 #define ANY_SAID(i) (SAID(i, 0) || SAID(i, 1) || SAID(i, 2))
+/* Those that have said so go alone if the others can do without them (leave.c). */
+#define STAYS(i, j) (IN(i, j) && !SAID(i, j))
+#define LEAVERS(i) ((SAID(i, 0) -> 1 : 0) | (SAID(i, 1) -> 2 : 0) | (SAID(i, 2) -> 4 : 0))
+#define CAN_MISS(i) (((STAYS(i, 0) && IS_SOURCE(0)) || (STAYS(i, 1) && IS_SOURCE(1))) && (STAYS(i, 1) || STAYS(i, 2)))
 
 /* The group broke under member i. */
 inline on_broken(b_i) {
@@ -162,7 +167,13 @@ inline go_on(o_i) {
 }
 inline after_exchange(x_i) {
 	if
+#ifdef CONTINUE
+	:: ANY_SAID(x_i) && CAN_MISS(x_i) && SAID(x_i, x_i) -> give_up(x_i)
+	:: ANY_SAID(x_i) && CAN_MISS(x_i) && !SAID(x_i, x_i) -> lost[x_i] = lost[x_i] | LEAVERS(x_i); on_broken(x_i)
+	:: ANY_SAID(x_i) && !CAN_MISS(x_i) -> give_up(x_i)
+#else
 	:: ANY_SAID(x_i) -> give_up(x_i)
+#endif
 	:: else ->
 		if
 		:: stands[x_i] && !(HAS_SOURCE(x_i) && HAS_SINK(x_i)) -> give_up(x_i)
