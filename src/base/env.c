@@ -13,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define ALIVE 0x1574A11Eu
 #define DEAD 0x1574DEADu
 
-enum { GRAVES = 512, STACK_MIN = 1 << 20 };
+enum { GRAVES = 512, STACK_MIN = 1 << 20, STACK_SMALL = 512 << 10 };
 
 struct part {
 	void *ptr;
@@ -354,6 +355,14 @@ give_stack(pthread_attr_t *attr)
 
 	if (pthread_attr_getstacksize(attr, &bytes) == 0 && bytes < STACK_MIN)
 		pthread_attr_setstacksize(attr, STACK_MIN);
+}
+
+bool
+ist__stack_is_small(void)
+{
+	struct rlimit limit;
+
+	return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < STACK_SMALL;
 }
 
 int

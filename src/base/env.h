@@ -53,6 +53,8 @@ void *ist__env_part(struct ist_env *env, enum ist__part_id id, void *(*make)(str
 void *ist__env_has(struct ist_env *env, enum ist__part_id id);
 const struct ist__ctx *ist__env_ctx(struct ist_env *env);
 
+/* Has the caller's thread, by ulimit -s, a stack that is too small for what goes deep? Threads of ours have more. */
+bool ist__stack_is_small(void);
 /* Starts a library thread: all signals blocked, named ist-NAME (15 bytes in all), on the env's CPUs. 0 or an errno. */
 int ist__thread(struct ist_env *env, const char *name, void *(*run)(void *), void *arg, pthread_t *out);
 

@@ -150,15 +150,52 @@ ist__fail_files(struct ist_error *err, int sys)
 		ist__fail_next(err, "raise the system's limit of open files (fs.file-max), or have its processes open fewer");
 }
 
+/* What a number of the system's means whatever was tried. */
+static ist_err
+code_of(ist_err code, int sys)
+{
+	if (sys == EMFILE || sys == ENFILE)
+		return IST_LIMIT;
+	if (code != IST_IO)
+		return code;
+	switch (sys) {
+	case ENOMEM:
+	case ENOBUFS:
+		return IST_NO_MEMORY;
+	case ENOSPC:
+	case EDQUOT:
+		return IST_NO_SPACE;
+	case EACCES:
+	case EPERM:
+		return IST_DENIED;
+	default:
+		return code;
+	}
+}
+
+bool
+ist__fail_is_own(ist_err code)
+{
+	return code == IST_NO_MEMORY || code == IST_LIMIT || code == IST_NO_SPACE || code == IST_DENIED || code == IST_IO;
+}
+
+ist_err
+ist__fail_thread(struct ist_error *err, int sys, const char *op, const char *what)
+{
+	ist_err e = ist__fail_sys(err, sys == EAGAIN ? IST_LIMIT : IST_IO, sys, op, "%s", what);
+
+	if (sys == EAGAIN)
+		ist__fail_next(err, "raise the limit of processes and threads (ulimit -u, or the container's pids.max)");
+	return e;
+}
+
 ist_err
 ist__fail_sys(struct ist_error *err, ist_err code, int sys, const char *op, const char *fmt, ...)
 {
-	bool no_fds = sys == EMFILE || sys == ENFILE;
 	char text[128] = "";
 	va_list ap;
 
-	if (no_fds)
-		code = IST_LIMIT; /* whatever was tried */
+	code = code_of(code, sys);
 	va_start(ap, fmt);
 	ist__vfail(err, code, op, fmt, ap);
 	va_end(ap);

@@ -13,9 +13,14 @@
 /* Sets code, scope and next from the list, op and detail as given; the rest is cleared. Returns code. */
 ist_err ist__fail(struct ist_error *err, ist_err code, const char *op, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 ist_err ist__vfail(struct ist_error *err, ist_err code, const char *op, const char *fmt, va_list ap) __attribute__((format(printf, 4, 0)));
-/* The same with the system's error number; its text is appended to the detail. Want of descriptors is LIMIT in any case. */
+/* The same with the system's error number; its text is appended to the detail. Want of descriptors is LIMIT in any case;
+ * where the caller knows no better than IO, want of memory, of space and of rights have their own codes too. */
 ist_err ist__fail_sys(struct ist_error *err, ist_err code, int sys, const char *op, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
+/* Is it a code of what this process lacks, or may not do? Nobody else is to blame where it names nobody. */
+bool ist__fail_is_own(ist_err code);
+/* A thread that can't be made. */
+ist_err ist__fail_thread(struct ist_error *err, int sys, const char *op, const char *what);
 /* Where sys is want of descriptors: what to do about it. */
 void ist__fail_files(struct ist_error *err, int sys);
 /* What memory shortage says. */

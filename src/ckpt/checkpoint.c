@@ -107,7 +107,7 @@ fail_path(const char *path, int sys, struct ist_error *err)
 		target[n] = 0;
 		return ist__fail_sys(err, IST_MISSING_SHARD, sys, "checkpoint_open", "%s is a link to %s, which can't be opened", path, target);
 	}
-	return ist__fail_sys(err, sys == EACCES ? IST_DENIED : IST_IO, sys, "checkpoint_open", "%s", path);
+	return ist__fail_sys(err, IST_IO, sys, "checkpoint_open", "%s", path);
 }
 
 /* path becomes a folder and, for a file, its name in there. copy is as long as path and is cut in two. */

@@ -70,15 +70,13 @@ ist__folder_filter(struct ist__folder *f, bool (*keep)(void *ctx, const struct i
 	f->n = n;
 }
 
-/* Regular files and links to them; a link to nothing is left to whoever opens it. */
+/* Regular files and links to them; one that can't be looked at, as a link to nothing, is left to whoever opens it. */
 static bool
 is_file(int dir, const char *name)
 {
 	struct stat st;
 
-	if (fstatat(dir, name, &st, 0))
-		return errno == ENOENT || errno == EACCES || errno == ELOOP;
-	return S_ISREG(st.st_mode);
+	return fstatat(dir, name, &st, 0) || S_ISREG(st.st_mode);
 }
 
 static ist_err
@@ -133,7 +131,7 @@ ist__folder_enter(const struct ist__ctx *ctx, const char *path, struct ist__fold
 
 	f.fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (f.fd < 0)
-		return ist__fail_sys(err, errno == EACCES ? IST_DENIED : IST_IO, errno, OP, "%s", path);
+		return ist__fail_sys(err, IST_IO, errno, OP, "%s", path);
 	ist__arena_init(&f.arena, ctx);
 	*out = f;
 	return IST_OK;
@@ -189,8 +187,14 @@ ist__folder_open(const struct ist__folder *f, const char *name, int *out_fd, str
 	if (fd < 0 && (errno == ENOENT || errno == ELOOP || errno == ENOTDIR))
 		return fail_missing(f, name, errno, err);
 	if (fd < 0)
-		return ist__fail_sys(err, errno == EACCES ? IST_DENIED : IST_IO, errno, OP, "%s/%s", f->path, name);
-	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+		return ist__fail_sys(err, IST_IO, errno, OP, "%s/%s", f->path, name);
+	if (fstat(fd, &st)) {
+		int sys = errno;
+
+		close(fd);
+		return ist__fail_sys(err, IST_IO, sys, OP, "%s/%s", f->path, name);
+	}
+	if (!S_ISREG(st.st_mode)) {
 		close(fd);
 		return ist__fail(err, IST_BAD_FORMAT, OP, "%s/%s is no regular file", f->path, name);
 	}

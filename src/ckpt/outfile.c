@@ -19,9 +19,7 @@ typedef unsigned long long ull;
 static ist_err
 fail_write(int sys, const char *name, uint64_t bytes, struct ist_error *err)
 {
-	ist_err code = sys == ENOSPC || sys == EDQUOT || sys == EFBIG ? IST_NO_SPACE : sys == EACCES || sys == EPERM ? IST_DENIED : IST_IO;
-
-	return ist__fail_sys(err, code, sys, "sink", "%s: %llu bytes", name, (ull)bytes);
+	return ist__fail_sys(err, sys == EFBIG ? IST_NO_SPACE : IST_IO, sys, "sink", "%s: %llu bytes", name, (ull)bytes);
 }
 
 /* Where blocks can't be reserved: as good a look as there is. */

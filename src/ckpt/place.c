@@ -22,11 +22,7 @@
 static ist_err
 fail_sys(int sys, const struct ist__place *p, const char *what, struct ist_error *err)
 {
-	ist_err code = sys == EACCES || sys == EPERM ? IST_DENIED
-		: sys == ENOSPC || sys == EDQUOT     ? IST_NO_SPACE
-						     : IST_IO;
-
-	return ist__fail_sys(err, code, sys, OP, "%s: %s", p->path, what);
+	return ist__fail_sys(err, IST_IO, sys, OP, "%s: %s", p->path, what);
 }
 
 /* ---- where ---- */

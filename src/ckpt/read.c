@@ -74,7 +74,7 @@ ist__checkpoint_read_file(
 	ist_err e;
 
 	if (sys)
-		return ist__fail_sys(err, sys == ESTALE ? IST_FILE_CHANGED : sys == ENOMEM ? IST_NO_MEMORY : IST_IO, sys, OP, "%s: %s", b->path, name);
+		return ist__fail_sys(err, sys == ESTALE ? IST_FILE_CHANGED : IST_IO, sys, OP, "%s: %s", b->path, name);
 	e = check_file(b, file, err);
 	if (!e && !all)
 		e = ist__fail(err, IST_FILE_CHANGED, OP, "%s: %s ended early, and grew again", b->path, name);

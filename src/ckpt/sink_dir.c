@@ -44,9 +44,12 @@ look_at(int fd, const char *name, struct look *l)
 {
 	struct stat st;
 
-	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) || l->strange[0])
+	if (l->strange[0])
 		return;
-	if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) {
+		if (errno != ENOENT) /* it may be anything: better not taken away */
+			snprintf(l->strange, sizeof(l->strange), "%s", name);
+	} else if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
 		snprintf(l->strange, sizeof(l->strange), "%s", name);
 	else if (ist__ends_with(name, ".safetensors"))
 		l->shard = true;
@@ -63,6 +66,7 @@ check_replaceable(const struct dir *s, struct ist_error *err)
 	struct dirent *d;
 	DIR *dir;
 	bool empty = true;
+	int sys;
 	int fd = openat(s->place.parent, s->place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd < 0 && errno == ENOENT)
@@ -70,18 +74,22 @@ check_replaceable(const struct dir *s, struct ist_error *err)
 	if (fd < 0 && (errno == ENOTDIR || errno == ELOOP))
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists and is no folder", s->place.path);
 	if (fd < 0)
-		return ist__fail_sys(err, errno == EACCES ? IST_DENIED : IST_IO, errno, OP, "%s", s->place.path);
+		return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 	dir = fdopendir(fd);
 	if (!dir) {
+		sys = errno;
 		close(fd);
-		return ist__fail_memory(err, OP);
+		return ist__fail_sys(err, IST_IO, sys, OP, "%s", s->place.path);
 	}
-	while ((d = readdir(dir)))
+	for (errno = 0; (d = readdir(dir)); errno = 0)
 		if (strcmp(d->d_name, ".") && strcmp(d->d_name, "..")) {
 			empty = false;
 			look_at(fd, d->d_name, &l);
 		}
+	sys = errno;
 	closedir(dir);
+	if (sys)
+		return ist__fail_sys(err, IST_IO, sys, OP, "%s", s->place.path);
 	if (!empty && l.strange[0])
 		return ist__fail(err, IST_CONFLICT, OP, "%s holds \"%s\", which is no file of a checkpoint; it is not replaced", s->place.path, l.strange);
 	if (!empty && (!l.shard || l.others > IST__OTHERS_MAX))
@@ -127,7 +135,7 @@ create(struct dir *s, uint64_t i, const char *name, struct ist_error *err)
 {
 	s->fds[i] = openat(s->place.temp_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (s->fds[i] < 0)
-		return ist__fail_sys(err, errno == ENOSPC || errno == EDQUOT ? IST_NO_SPACE : IST_IO, errno, OP, "%s: %s", s->place.path, name);
+		return ist__fail_sys(err, IST_IO, errno, OP, "%s: %s", s->place.path, name);
 	return IST_OK;
 }
 
@@ -249,7 +257,7 @@ prepare(void *self, struct ist_error *err)
 
 	for (uint64_t i = 0; i < s->n; i++)
 		if (s->fds[i] >= 0 && fsync(s->fds[i]))
-			return ist__fail_sys(err, errno == ENOSPC || errno == EDQUOT ? IST_NO_SPACE : IST_IO, errno, OP, "%s", s->place.path);
+			return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 	if (fchmod(s->place.temp_fd, usual_mode(s->place.temp_fd)) || fsync(s->place.temp_fd))
 		return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 	return check_place(s, err);

@@ -93,7 +93,7 @@ check_place(const struct shm *s, struct ist_error *err)
 static ist_err
 fail_make(const struct shm *s, struct ist_error *err)
 {
-	return ist__fail_sys(err, errno == ENOSPC ? IST_NO_SPACE : errno == EACCES ? IST_DENIED : IST_IO, errno, OP, "%s", s->place.path);
+	return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 }
 
 static ist_err

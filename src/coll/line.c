@@ -227,7 +227,7 @@ ist__line_new(const struct ist__line_args *args, struct ist__line **out, struct 
 	line_gone(line);
 	if (rc == ENOMEM)
 		return ist__fail_memory(err, "channel");
-	return ist__fail_sys(err, rc == EMFILE || rc == ENFILE ? IST_LIMIT : IST_IO, rc, "channel", "no descriptor");
+	return ist__fail_sys(err, IST_IO, rc, "channel", "no descriptor");
 }
 
 /* The thread comes with the first thing there is to do: many groups only talk over their mesh. Under lock. */
@@ -237,7 +237,7 @@ start_locked(struct ist__line *line, struct ist_error *err)
 	int rc = line->started ? 0 : ist__thread(line->env, "chan", ist__turn, line, &line->thread);
 
 	if (rc)
-		return ist__fail_sys(err, rc == ENOMEM ? IST_NO_MEMORY : IST_LIMIT, rc, "channel", "no thread");
+		return ist__fail_thread(err, rc, "channel", "no thread");
 	line->started = true;
 	return IST_OK;
 }

@@ -496,7 +496,7 @@ ist_req_fd(struct ist_req *req, int32_t *fd, struct ist_error *err)
 	if (req->fd < 0) {
 		req->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 		if (req->fd < 0)
-			e = ist__fail_sys(err, errno == EMFILE || errno == ENFILE ? IST_LIMIT : IST_IO, errno, "req_fd", "eventfd");
+			e = ist__fail_sys(err, IST_IO, errno, "req_fd", "eventfd");
 		else if (is_done(req))
 			signal_fd(req->fd);
 	}

@@ -171,8 +171,8 @@ resolve(struct ist__group *g, uint64_t vote, uint32_t *doubt)
 	return held;
 }
 
-/* The first no, by rank. */
-static ist_err
+/* The first no, by rank. Not inlined: its errors would lie on the stack while the others are waited for. */
+static __attribute__((noinline)) ist_err
 outcome_of(struct ist__group *g, const struct ist_blob *votes, struct ist_error *err)
 {
 	struct ist_error first;

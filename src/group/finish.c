@@ -163,7 +163,7 @@ line_failed(void *owner, const struct ist_error *err)
 {
 	struct ist_error e = *err;
 
-	if ((e.code == IST_NO_MEMORY || e.code == IST_LIMIT) && e.n_ranks == 0)
+	if (ist__fail_is_own(e.code) && e.n_ranks == 0)
 		ist__fail_rank(&e, ((struct ist__group *)owner)->rank); /* ours: the others could not know whose it is */
 	if (e.code == IST_PEER_LOST && e.n_ranks > 0 && ist__mesh_await_news(owner, e.ranks[0]) == IST__GONE_LEFT) {
 		ist__fail(&e, IST_PEER_LEFT, "group", "rank %u has left, and the operation under way needs it", err->ranks[0]);

@@ -191,10 +191,15 @@ groups_stop(struct ist_env *env, void *part)
 ist_err
 ist__groups_get(struct ist_env *env, struct ist__groups **out, struct ist_error *err)
 {
-	struct ist__groups *gs = ist__env_part(env, IST__PART_GROUP, groups_make, groups_stop, err);
+	struct ist_error why;
+	struct ist__groups *gs;
 
-	if (!gs)
-		return IST_NO_MEMORY;
+	ist_error_init(&why);
+	gs = ist__env_part(env, IST__PART_GROUP, groups_make, groups_stop, &why);
+	if (!gs) {
+		ist__error_copy(err, &why);
+		return why.code ? why.code : ist__fail_memory(err, "group_new");
+	}
 	*out = gs;
 	return IST_OK;
 }

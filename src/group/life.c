@@ -272,7 +272,7 @@ ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct 
 	rc = ist__thread(env, "life", keeper_main, k, &k->thread);
 	if (rc) {
 		ist__free(ist__env_ctx(env), k);
-		ist__fail_sys(err, IST_NO_MEMORY, rc, "life", "the thread that keeps this process's sign of life");
+		ist__fail_thread(err, rc, "life", "the thread that keeps this process's sign of life");
 		return NULL;
 	}
 	return k;
@@ -320,7 +320,7 @@ map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__l
 		int sys = errno;
 
 		ist__free(ctx, life);
-		return ist__fail_sys(err, sys == ENOMEM ? IST_NO_MEMORY : IST_IO, sys, "life", "mapping the sign of life");
+		return ist__fail_sys(err, IST_IO, sys, "life", "mapping the sign of life");
 	}
 	madvise(life->seg, life->bytes, MADV_DONTFORK);
 	*out = life;
@@ -360,12 +360,17 @@ ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, struct ist_
 		e = ist__fail_sys(err, IST_NO_SPACE, errno, "life", "room for the sign of life");
 		goto out;
 	}
-	rc = posix_fallocate(fd, 0, bytes); /* reserved now, so that touching it can't fail */
+	do
+		rc = posix_fallocate(fd, 0, bytes); /* reserved now, so that touching it can't fail */
+	while (rc == EINTR);
 	if (rc) {
 		e = ist__fail_sys(err, IST_NO_SPACE, rc, "life", "room for the sign of life");
 		goto out;
 	}
-	fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) { /* nobody would take it */
+		e = ist__fail_sys(err, IST_IO, errno, "life", "sealing the sign of life");
+		goto out;
+	}
 	e = map(ctx, fd, n, more, &life, err);
 	if (!e)
 		e = slots_init(life, err);

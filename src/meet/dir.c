@@ -31,6 +31,40 @@ path_of(const char *dir, const char *name, const char *suffix, char out[PATH_MAX
 	return snprintf(out, PATH_MAX, "%s/isthmus-%s.%s", dir, hex, suffix) < PATH_MAX;
 }
 
+/* On a shared folder a signal to the caller's thread may end these before they did anything. */
+static int
+open_it(const char *path, int flags)
+{
+	int fd;
+
+	do
+		fd = open(path, flags | O_NO_SURPRISE, 0600);
+	while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+static ssize_t
+read_it(int fd, void *to, size_t bytes)
+{
+	ssize_t n;
+
+	do
+		n = pread(fd, to, bytes, 0);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
+static ssize_t
+write_it(int fd, const void *from, size_t bytes)
+{
+	ssize_t n;
+
+	do
+		n = pwrite(fd, from, bytes, 0);
+	while (n < 0 && errno == EINTR);
+	return n;
+}
+
 static ist_err
 write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct ist_error *err)
 {
@@ -41,10 +75,10 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 	if (snprintf(temp, sizeof(temp), "%s.%ld", path, (long)getpid()) >= (int)sizeof(temp))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", path);
 	unlink(temp); /* left by a process that died and had our number; or somebody lies in wait */
-	fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NO_SURPRISE, 0600);
+	fd = open_it(temp, O_WRONLY | O_CREAT | O_EXCL);
 	if (fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", temp);
-	n = write(fd, addr, bytes);
+	n = write_it(fd, addr, bytes);
 	if (n != (ssize_t)bytes)
 		sys = n < 0 ? errno : ENOSPC;
 	else if (sync && fsync(fd) && errno != EINVAL && errno != EROFS)
@@ -54,7 +88,7 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 		sys = errno;
 	if (sys) {
 		unlink(temp);
-		return ist__fail_sys(err, sys == ENOSPC ? IST_NO_SPACE : IST_IO, sys, "meet", "%s", path);
+		return ist__fail_sys(err, IST_IO, sys, "meet", "%s", path);
 	}
 	return IST_OK;
 }
@@ -89,7 +123,7 @@ lock_file(const char *path, char *holder, size_t room)
 	for (;;) {
 		struct flock lock = whole_file();
 		struct stat ours, named;
-		int fd = open(path, O_RDWR | O_CREAT | O_NO_SURPRISE, 0600), sys;
+		int fd = open_it(path, O_RDWR | O_CREAT), sys;
 
 		if (fd < 0)
 			return -1;
@@ -102,7 +136,7 @@ lock_file(const char *path, char *holder, size_t room)
 			ssize_t n;
 
 			sys = errno == EACCES ? EAGAIN : errno;
-			n = pread(fd, holder, room - 1, 0);
+			n = read_it(fd, holder, room - 1);
 			holder[n > 0 ? n : 0] = 0;
 			close(fd);
 			errno = sys;
@@ -125,7 +159,7 @@ is_held(const char *dir, const char *name)
 
 	if (!path_of(dir, name, "lock", path))
 		return false;
-	fd = open(path, O_RDWR | O_NO_SURPRISE);
+	fd = open_it(path, O_RDWR);
 	if (fd < 0)
 		return false;
 	held = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -153,7 +187,7 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 		ist__fail_rank(err, 0);
 		return e;
 	}
-	if (ftruncate(fd, 0) || pwrite(fd, who, strlen(who), 0) < 0) {
+	if (ftruncate(fd, 0) || write_it(fd, who, strlen(who)) < 0) {
 		e = ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
 		close(fd);
 		return e;
@@ -189,7 +223,7 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 
 	if (!path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
-	fd = open(path, O_RDONLY | O_NO_SURPRISE);
+	fd = open_it(path, O_RDONLY);
 	if (fd < 0) {
 		*bytes = 0;
 		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
@@ -199,7 +233,7 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 		*bytes = 0;
 		return fail_stranger(err, path);
 	}
-	n = read(fd, room, *bytes);
+	n = read_it(fd, room, *bytes);
 	close(fd);
 	*bytes = n > 0 && is_held(dir, name) ? (uint64_t)n : 0; /* a dead one's record says where nobody is */
 	return IST_OK;
@@ -258,7 +292,7 @@ ist__dir_list(const char *dir, void (*each)(void *arg, const struct ist__status 
 		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_NO_SURPRISE);
 		if (fd < 0)
 			continue;
-		n = read(fd, room, sizeof(room));
+		n = read_it(fd, room, sizeof(room));
 		clock_gettime(CLOCK_REALTIME, &now);
 		if (n > 0 && fstat(fd, &st) == 0 && !is_strangers(&st)) {
 			int64_t ms = (now.tv_sec - st.st_mtim.tv_sec) * 1000 + (now.tv_nsec - st.st_mtim.tv_nsec) / 1000000;

@@ -356,10 +356,11 @@ loop_make(struct ist_env *env, struct ist_error *err)
 	loop->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (loop->epoll < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &e))
 		rc = errno;
-	if (!rc)
-		rc = ist__thread(env, "io", loop_main, loop, &loop->thread);
+	if (rc)
+		ist__fail_sys(err, IST_IO, rc, "loop", "what the library's event thread waits on");
+	else if ((rc = ist__thread(env, "io", loop_main, loop, &loop->thread)))
+		ist__fail_thread(err, rc, "loop", "the library's event thread");
 	if (rc) {
-		ist__fail_sys(err, rc == ENOMEM ? IST_NO_MEMORY : IST_IO, rc, "loop", "the library's event thread");
 		loop_free(loop);
 		return NULL;
 	}

@@ -215,7 +215,7 @@ host_thread(void *ctx, const char *name, void (*run)(void *arg), void *arg)
 	pthread_mutex_unlock(&s->lock);
 	if (rc) {
 		free(job);
-		return rc == EAGAIN ? IST_LIMIT : IST_IO;
+		return rc == EAGAIN ? IST_LIMIT : rc == ENOMEM ? IST_NO_MEMORY : IST_IO;
 	}
 	return IST_OK;
 }
