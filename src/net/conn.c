@@ -13,7 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { IN_BYTES = 32768, OUT_IOV = 32, READ_BUDGET = 1 << 20, FDS_KEPT = 64 };
+enum { IN_BYTES = 32768, OUT_IOV = 32, READ_BUDGET = 1 << 20, FDS_KEPT = 64, SHORT_MS = 1000 };
 
 enum phase { HELLO, PROOF, OPEN, OVER };
 
@@ -52,6 +52,7 @@ struct ist__conn {
 	uint8_t raw[IST__HELLO_BYTES + IST__PROOF_BYTES]; /* hello bytes to send, before all frames */
 	uint32_t n_raw, at_raw;
 	bool attached, wants_out, broken, gone, starved;
+	int64_t short_since; /* when the kernel had no memory for what we send; 0: it has */
 	struct ist__job job;
 };
 
@@ -87,14 +88,15 @@ ist__frame_free(struct ist__loop *loop, struct ist__frame *frame)
 }
 
 /* For messages. At a local socket any user of this machine may knock, and the kernel says who it is. */
-static void
+static bool
 name_peer(struct ist__conn *c, int fd)
 {
 	union ist__sockaddr a = { .sa = { 0 } };
 	socklen_t n = sizeof(a.storage);
 	struct ucred who;
 
-	getsockname(fd, &a.sa, &n);
+	if (getsockname(fd, &a.sa, &n)) /* what kind it is, others go by */
+		return false;
 	c->is_unix = a.sa.sa_family == AF_UNIX;
 	n = c->is_unix ? sizeof(who) : sizeof(a.storage);
 	if (c->is_unix && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0)
@@ -103,6 +105,7 @@ name_peer(struct ist__conn *c, int fd)
 		ist__sockaddr_text(&a, c->peer, sizeof(c->peer));
 	else
 		snprintf(c->peer, sizeof(c->peer), c->is_unix ? "local socket" : "the meeting place");
+	return true;
 }
 
 struct ist__conn *
@@ -111,6 +114,10 @@ ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct 
 	const struct ist__ctx *ctx = ist__env_ctx(ist__loop_env(loop));
 	struct ist__conn *c = ist__alloc(ctx, sizeof(*c));
 
+	if (c && !name_peer(c, fd)) {
+		ist__free(ctx, c);
+		c = NULL;
+	}
 	if (!c) {
 		close(fd);
 		return NULL;
@@ -125,7 +132,6 @@ ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct 
 	c->urgent_last = &c->urgent;
 	pthread_mutex_init(&c->lock, NULL);
 	atomic_store(&c->heard, ist__now());
-	name_peer(c, fd);
 	ist__hello_make(self, c->ours);
 	if (side == IST__INITIATOR) {
 		memcpy(c->raw, c->ours, IST__HELLO_BYTES);
@@ -218,6 +224,23 @@ send_fds(struct msghdr *m, void *control, const struct ist__frame *f)
 	memcpy(CMSG_DATA(h), f->fds, f->n_fds * sizeof(int32_t));
 }
 
+/* After a send that failed: is it worth another try? The kernel may be short of memory for a moment; where it lasts, the end is
+ * ours, not the other side's. */
+static bool
+may_wait(struct ist__conn *c)
+{
+	if (errno == EAGAIN || errno == EINTR)
+		return true;
+	if (errno != ENOBUFS && errno != ENOMEM)
+		return false;
+	if (!c->short_since)
+		c->short_since = ist__now();
+	if (ist__now() - c->short_since < SHORT_MS * IST__MS)
+		return true;
+	c->starved = true;
+	return false;
+}
+
 /* Sends what the socket takes. Under the lock. False: the connection is broken. */
 static bool
 flush(struct ist__conn *c)
@@ -231,7 +254,7 @@ flush(struct ist__conn *c)
 		ssize_t n = send(c->watch.fd, c->raw + c->at_raw, c->n_raw - c->at_raw, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0)
-			return errno == EAGAIN || errno == EINTR;
+			return may_wait(c);
 		c->at_raw += (uint32_t)n;
 	}
 	if (!atomic_load(&c->ready))
@@ -260,7 +283,8 @@ flush(struct ist__conn *c)
 			send_fds(&m, control.bytes, f);
 		n = sendmsg(c->watch.fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 		if (n < 0)
-			return errno == EAGAIN || errno == EINTR;
+			return may_wait(c);
+		c->short_since = 0;
 		c->sent += (uint32_t)n;
 		c->queued -= (uint64_t)n;
 		if (c->sent == IST__FRAME_HEADER + f->bytes) {

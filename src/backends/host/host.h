@@ -189,6 +189,8 @@ struct conn {
 	int low;           /* bytes to be told of */
 	bool local;        /* both ends are on this host */
 	int err;           /* errno of its death, 0: the other side closed */
+	int64_t choked;    /* since when the kernel has no memory for what we send; 0: it has */
+	bool *more;        /* the channel's: look again before sleeping */
 	int64_t until;     /* not READY by then: dropped */
 	uint64_t fill;     /* bytes of buf that are there */
 	uint64_t count;    /* messages begun */

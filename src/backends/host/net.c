@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -25,6 +26,8 @@
 #define GREET_NS (5 * INT64_C(1000000000))
 #define STARVED_NS (300 * IST__MS) /* no connection can be taken for so long: the others wait in vain */
 #define DIAL_NS (60 * INT64_C(1000000000))
+#define CHOKED_NS (1000 * IST__MS) /* without memory for what is sent */
+#define SHORT_TRIES 20
 
 uint64_t
 ist__host_conn_buf(const struct ist_chan *chan)
@@ -104,6 +107,7 @@ conn_new(struct ist_chan *chan, int fd)
 		return NULL;
 	conn->fd = fd;
 	conn->low = 1;
+	conn->more = &chan->more;
 	conn->peer = IST_NO_RANK;
 	conn->buf = (uint8_t *)(conn + 1);
 	conn->next = chan->conns;
@@ -170,6 +174,20 @@ ist__host_net_look(struct ist_chan *chan)
 	return any;
 }
 
+/* The kernel is short of memory for a moment: then the connection stays as it is, and no event will tell when that is over. */
+static bool
+chokes(struct conn *conn, int sys)
+{
+	int64_t now = ist__now();
+
+	if (sys != ENOBUFS && sys != ENOMEM)
+		return false;
+	if (!conn->choked)
+		conn->choked = now;
+	*conn->more = true;
+	return now - conn->choked < CHOKED_NS;
+}
+
 uint64_t
 ist__host_conn_send(struct conn *conn, const void *head, uint64_t head_bytes, const void *body, uint64_t body_bytes)
 {
@@ -188,25 +206,40 @@ ist__host_conn_send(struct conn *conn, const void *head, uint64_t head_bytes, co
 		n = sendmsg(conn->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (n < 0 && errno == EINTR);
 	if (n >= 0) {
+		conn->choked = 0;
 		if ((uint64_t)n < head_bytes + body_bytes)
 			conn->writable = false;
 		return (uint64_t)n;
 	}
 	if (errno == EAGAIN)
 		conn->writable = false;
-	else
+	else if (!chokes(conn, errno))
 		ist__host_conn_kill(conn, errno);
 	return 0;
+}
+
+/* Some bytes at the beginning of a connection. */
+static bool
+say_short(struct conn *conn, const void *at, uint64_t bytes)
+{
+	uint64_t n = ist__host_conn_send(conn, at, bytes, NULL, 0);
+
+	for (int i = 0; n == 0 && conn->choked && conn->state != CONN_DEAD && i < SHORT_TRIES; i++) {
+		poll(NULL, 0, 1);
+		n = ist__host_conn_send(conn, at, bytes, NULL, 0);
+	}
+	return n == bytes;
 }
 
 void
 ist__host_conn_lost(struct ist_chan *chan, struct part *part, const struct conn *conn)
 {
+	bool limit = conn->err == EMFILE || conn->err == ENFILE || conn->err == EADDRNOTAVAIL; /* descriptors, ports to dial from */
 	char addr[80];
 
 	ist__host_addr_text(&chan->peers[conn->peer].addr, addr, sizeof(addr));
-	if (conn->err == EMFILE || conn->err == ENFILE || conn->err == ENOMEM || conn->err == ENOBUFS) { /* ours, not the peer's */
-		ist__host_part_fail(chan, part, conn->err == EMFILE || conn->err == ENFILE ? IST_LIMIT : IST_NO_MEMORY, chan->rank, conn->err,
+	if (limit || conn->err == ENOMEM || conn->err == ENOBUFS) { /* ours, not the peer's */
+		ist__host_part_fail(chan, part, limit ? IST_LIMIT : IST_NO_MEMORY, chan->rank, conn->err,
 			"connection %s rank %u (%s): %s", conn->in ? "from" : "to", conn->peer, addr, strerror(conn->err));
 		return;
 	}
@@ -289,8 +322,8 @@ greet_in(struct ist_chan *chan, struct conn *conn)
 	conn->root = ist__load_u32(conn->buf + 24);
 	reply_mac(conn->buf, chan->peers[conn->peer].cookie, chan->cookie, mac);
 	conn->fill = 0;
-	if (ist__host_conn_send(conn, mac, sizeof(mac), NULL, 0) != sizeof(mac))
-		ist__host_conn_kill(conn, EPIPE);
+	if (!say_short(conn, mac, sizeof(mac)))
+		ist__host_conn_kill(conn, conn->choked ? ENOBUFS : EPIPE);
 	else
 		conn->state = CONN_READY;
 	chan->n_pending--;
@@ -312,8 +345,8 @@ greet_out(struct ist_chan *chan, struct conn *conn)
 		}
 		conn_tune(chan, conn);
 		hello_write(chan, conn, hello);
-		if (ist__host_conn_send(conn, hello, HELLO, NULL, 0) != HELLO) {
-			ist__host_conn_kill(conn, conn->err ? conn->err : EPIPE);
+		if (!say_short(conn, hello, HELLO)) {
+			ist__host_conn_kill(conn, conn->err ? conn->err : conn->choked ? ENOBUFS : EPIPE);
 			return;
 		}
 		conn->state = CONN_WAIT_REPLY;
@@ -390,6 +423,14 @@ oldest_pending(struct ist_chan *chan)
 	return oldest;
 }
 
+/* Linux hands what befell a waiting connection to whoever takes it. */
+static bool
+is_passing(int sys)
+{
+	return sys == EINTR || sys == ECONNABORTED || sys == EPROTO || sys == ENETDOWN || sys == ENETUNREACH || sys == EHOSTDOWN ||
+		sys == EHOSTUNREACH || sys == ENOPROTOOPT;
+}
+
 static void
 accept_some(struct ist_chan *chan)
 {
@@ -397,6 +438,8 @@ accept_some(struct ist_chan *chan)
 		int fd = accept4(chan->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		struct conn *conn;
 
+		if (fd < 0 && is_passing(errno))
+			continue; /* that one's end: the next makes no edge of its own */
 		if (fd < 0) {
 			chan->accepting = errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
 			chan->starved_sys = errno;
@@ -530,7 +573,7 @@ ist__host_listen(struct ist_chan *chan, struct sockaddr_storage *bound, struct i
 		return IST_OK;
 	ist__host_unlisten(chan);
 	ist__host_addr_text(&chan->opt.listen, text, sizeof(text));
-	return ist__host_say(why, err == EADDRNOTAVAIL ? IST_BAD_CONFIG : ist__host_no_room(err), IST_NO_RANK, err, "listening on %s: %s", text,
+	return ist__host_say(why, err == EADDRNOTAVAIL ? IST_BAD_CONFIG : err == EADDRINUSE ? IST_LIMIT /* of ports */ : ist__host_no_room(err), IST_NO_RANK, err, "listening on %s: %s", text,
 		strerror(err));
 }
 

@@ -77,6 +77,7 @@ ist__host_no_room(int sys)
 	case EDQUOT:
 		return IST_NO_SPACE;
 	case ENOMEM:
+	case ENOBUFS:
 		return IST_NO_MEMORY;
 	case EMFILE:
 	case ENFILE:
