@@ -237,8 +237,15 @@ ist__resolve(const struct ist__hostport *hp, struct ist__addrs *out, struct ist_
 
 	snprintf(port, sizeof(port), "%u", hp->port);
 	rc = getaddrinfo(hp->host, port, &hints, &list);
-	if (rc)
-		return ist__fail(err, IST_IO, "resolve", "host %s: %s", hp->host, rc == EAI_SYSTEM ? strerrordesc_np(errno) : gai_strerror(rc));
+	if (rc == EAI_SYSTEM)
+		return ist__fail_sys(err, IST_IO, errno, "resolve", "host %s", hp->host);
+	if (rc) {
+		ist_err e = ist__fail(err, rc == EAI_MEMORY ? IST_NO_MEMORY : IST_IO, "resolve", "host %s: %s", hp->host, gai_strerror(rc));
+
+		if (e == IST_IO)
+			ist__fail_next(err, "see that the name is right, and that this host's name server knows it");
+		return e;
+	}
 	out->n = 0;
 	for (struct addrinfo *a = list; a && out->n < sizeof(out->at) / sizeof(out->at[0]); a = a->ai_next)
 		if (a->ai_family == AF_INET || a->ai_family == AF_INET6) {
@@ -454,6 +461,11 @@ ist__listen(union ist__sockaddr *at, int *out, struct ist_error *err)
 	if (bind(fd, &at->sa, ist__sockaddr_bytes(at)) || listen(fd, 1024) || getsockname(fd, &at->sa, &n)) {
 		sys = errno;
 		close(fd);
+		if (sys == EADDRINUSE && ist__sockaddr_port(at) == 0) { /* no port is free */
+			ist__fail_sys(err, IST_LIMIT, sys, "listen", "no port is left for %s", text);
+			ist__fail_next(err, "widen the range of ports (net.ipv4.ip_local_port_range), or end what holds them");
+			return IST_LIMIT;
+		}
 		return ist__fail_sys(err, sys == EADDRINUSE ? IST_CONFLICT : IST_IO, sys, "listen", "%s", text);
 	}
 	*out = fd;
