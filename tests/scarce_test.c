@@ -19,6 +19,7 @@
 
 #include <isthmus/sync.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -37,6 +38,7 @@ struct life {
 	struct ist_endpoint *ep;
 	uint32_t rank;
 	_Atomic bool over;            /* it has given up, or is through */
+	_Atomic bool back;            /* out of the split */
 	struct life *other;
 	const struct ist_address *addresses;
 	void (*use)(struct life *l, struct ist_group *g);
@@ -131,6 +133,23 @@ use_group(struct life *l, struct ist_group *g)
 	ok = ok && went(l, "decide", ist_decide(g, NULL, 0, &doubt, &l->err));
 	ok = ok && went(l, "split", ist_group_split(g, &split, &child, &l->err));
 	(void)(ok && went(l, "barrier of the half", ist_barrier(child, 0, &l->err)));
+	if (child)
+		ist_group_free(child);
+}
+
+/* Nobody ends the parent before all are back: only by word of it can the other one know that it waits in vain. */
+static void
+use_split(struct life *l, struct ist_group *g)
+{
+	static const uint32_t both[] = { 0, 1 };
+	struct ist_split_args split = { .struct_size = sizeof(split), .n_ranks = 2, .ranks = both, .name = "half", .timeout_ns = GUARD_S * IST_NS_PER_S };
+	struct ist_group *child = NULL;
+
+	if (went(l, "split", ist_group_split(g, &split, &child, &l->err)))
+		(void)went(l, "barrier of the half", ist_barrier(child, 0, &l->err));
+	atomic_store(&l->back, true);
+	while (!atomic_load(&l->other->back) && !atomic_load(&l->other->over))
+		sched_yield();
 	if (child)
 		ist_group_free(child);
 }
@@ -295,6 +314,7 @@ begin(struct life *l, uint8_t room[IST_ADDRESS_BYTES], struct ist_address *out)
 	l->code = IST_OK;
 	l->where = "well";
 	atomic_store(&l->over, false);
+	atomic_store(&l->back, false);
 	ist_error_init(&l->err);
 	*out = (struct ist_address){ room, IST_ADDRESS_BYTES };
 	atomic_store(&l->mem.cold, true);
@@ -416,6 +436,20 @@ a_group_where_rank_0_is_scarce(void **state)
 }
 
 static void
+a_split_where_rank_1_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(1, use_split);
+}
+
+static void
+a_split_where_rank_0_is_scarce(void **state)
+{
+	(void)state;
+	wherever_memory_ends(0, use_split);
+}
+
+static void
 a_sync_whose_sink_is_scarce(void **state)
 {
 	(void)state;
@@ -463,6 +497,8 @@ main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_group_where_rank_1_is_scarce),
 		cmocka_unit_test(a_group_where_rank_0_is_scarce),
+		cmocka_unit_test(a_split_where_rank_1_is_scarce),
+		cmocka_unit_test(a_split_where_rank_0_is_scarce),
 		cmocka_unit_test(a_sync_whose_sink_is_scarce),
 		cmocka_unit_test(a_sync_whose_source_is_scarce),
 		cmocka_unit_test(slices_whose_sink_is_scarce),

@@ -156,7 +156,7 @@ ist_group_new(struct ist_endpoint *endpoint, const struct ist_group_args *args, 
 
 	if (!out)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "group_new", "out is NULL");
-	e = new_start(endpoint, args, true, &req, err);
+	e = new_start(endpoint, args, !ist__stack_is_small(), &req, err);
 	return e ? e : finish_start(req, out, err);
 }
 
@@ -200,20 +200,27 @@ split(struct ist__group *g, const struct ist_split_args *a, uint32_t mine, struc
 		.backend_options = g->backend_options, .timeout_ns = a->timeout_ns ? a->timeout_ns : g->timeout_ns,
 		.no_progress_ns = a->no_progress_ns ? a->no_progress_ns : g->no_progress_ns, .bucket_bytes = g->bucket_bytes };
 	uint8_t salt[16] = { 0 };
-	struct ist__form_args form = { .ep = g->ep, .args = &args, .cards = cards, .salt = salt, .here = true,
+	struct ist__form_args form = { .ep = g->ep, .args = &args, .cards = cards, .salt = salt, .here = !ist__stack_is_small(),
 		.parent_backend = a->backend ? a->backend : g->backend_name, .parent = g, .parent_ranks = a->ranks };
 	struct ist_req *req;
+	struct ist_error why;
 	ist_err e;
 
-	if (!cards)
-		return ist__fail_memory(err, "group_split");
+	ist_error_init(&why);
 	ist__store_u64(salt, g->generation);
 	snprintf(name, sizeof(name), "%.*s/%.*s", shown_bytes(g->name), g->name, shown_bytes(a->name), a->name ? a->name : "");
-	for (uint32_t i = 0; i < a->n_ranks; i++)
+	form.attempt = ist__split_begin(g, name, a->ranks, a->n_ranks);
+	for (uint32_t i = 0; cards && i < a->n_ranks; i++)
 		cards[i] = g->members[a->ranks[i]].card;
-	e = ist__form_start(&form, &req, err);
+	e = cards ? ist__form_start(&form, &req, &why) : ist__fail_memory(&why, "group_split");
 	ist__free(g->ctx, cards);
-	return e ? e : finish_start(req, out, err);
+	if (!e)
+		e = finish_start(req, out, &why);
+	if (e) {
+		ist__split_failed(g, &form.attempt, a->ranks, a->n_ranks, mine, &why);
+		ist__error_copy(err, &why);
+	}
+	return e;
 }
 
 ist_err

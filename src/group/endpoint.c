@@ -278,9 +278,12 @@ listen_at(struct ist__ep *ep, union ist__sockaddr *at, int fd, uint32_t *slot, s
 			close(fd);
 		return e;
 	}
-	while (fd < 0 && (e = ist__listen(at, &fd, err)))
-		if (e != IST_LIMIT || !ist__loop_spares_spend(ep->loop, EMFILE))
+	ist_error_init(&why);
+	while (fd < 0 && (e = ist__listen(at, &fd, &why)))
+		if (!ist__loop_spares_spend(ep->loop, why.sys)) {
+			ist__error_copy(err, &why);
 			return e;
+		}
 	e = advertised(ep, at, ep->listeners[ep->n_listeners].addr, sizeof(ep->listeners[0].addr), err);
 	if (e) {
 		close(fd);

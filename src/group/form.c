@@ -207,7 +207,7 @@ gone_error(struct ist__form *f, struct ist_error *err)
 		ist__fail_rank(err, r);
 		return how == IST__GONE_LEFT ? IST_PEER_LEFT : IST_PEER_LOST;
 	}
-	return IST_OK;
+	return f->parent ? ist__split_look(f->parent, &f->attempt, f->parent_ranks, f->args.size, err) : IST_OK;
 }
 
 static void
@@ -321,7 +321,7 @@ call_roll(struct ist__form *f, struct ist_error *err)
 	}
 	if (!e)
 		e = send_roll(f, err);
-	if (e == IST_LIMIT && f->generation == 0) {
+	if (f->generation == 0 && ist__form_may_tell(f, e)) {
 		struct ist_error told;
 
 		ist_error_init(&told);
@@ -332,7 +332,7 @@ call_roll(struct ist__form *f, struct ist_error *err)
 		ist__form_farewell(f, &told);
 		return e;
 	}
-	if (e == IST_TIMEOUT || e == IST_ABORTED || e == IST_NO_MEMORY || (f->parent && (e == IST_PEER_LOST || e == IST_PEER_LEFT))) {
+	if (e == IST_TIMEOUT || e == IST_ABORTED || e == IST_NO_MEMORY || (e && f->parent)) {
 		struct ist_error told;
 
 		ist_error_init(&told);
@@ -433,10 +433,10 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			e = missing_error(f, err);
 			break;
 		}
-		if (root && f->listening && !f->star[0].post && now >= next) {
+		if (root && (f->listening || f->scarce_until) && !f->star[0].post && now >= next) {
 			next = now + 20 * IST__MS;
 			e = dial_root(f, root, err);
-			if (e)
+			if (e && !ist__form_confess(f, e, err))
 				break;
 		}
 		e = ist__form_round(f, f->star[0].post || !root ? over : next, err);
@@ -446,6 +446,8 @@ await_roll(struct ist__form *f, struct ist_error *err)
 			ist__error_copy(&f->rdv.last, err);
 			e = IST_OK;
 		}
+		if (e && ist__form_confess(f, e, err))
+			e = IST_OK;
 		if (!e)
 			e = gone_error(f, err);
 		if (!e)
@@ -661,6 +663,7 @@ copy_cards(struct ist__form *f, const struct ist__form_args *a, struct ist_error
 		return IST_OK;
 	f->parent = a->parent;
 	f->parent_ranks = a->parent_ranks;
+	f->attempt = a->attempt;
 	f->cards = ist__alloc(f->ctx, n * sizeof(*f->cards));
 	if (!f->cards)
 		return ist__fail_memory(err, "group_new");
@@ -803,7 +806,7 @@ ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct 
 		struct ist_error why;
 
 		ist_error_init(&why);
-		e = ist__fail_sys(&why, IST_NO_MEMORY, rc, "group_new", "a thread");
+		e = ist__fail_thread(&why, rc, "group_new", "a thread");
 		form_free(f);
 		ist__req_finish(req, &why);
 		ist__req_drop(req);

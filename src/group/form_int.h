@@ -59,6 +59,7 @@ struct ist__form {
 	struct ist__card *cards;       /* known beforehand, or NULL */
 	struct ist__group *parent;     /* of a split: it knows who is gone; lent, as is the list */
 	const uint32_t *parent_ranks;
+	struct ist__attempt attempt; /* a split's */
 	int64_t left_at;               /* when one of us was seen to have left the parent */
 	struct ist__card card;         /* ours */
 	char bound[IST__BOUND];        /* local address, without port */
@@ -135,6 +136,10 @@ void ist__form_fds_lost(struct ist__form *f, uint32_t from);
  * its card; a member tells rank 0 as it would in a step, and hears the same back. */
 ist_err ist__form_scarce_roll(struct ist__form *f, struct ist_error *err);
 /* Rank 0: tells all that are here and, for a while, who comes late. */
+/* Is that trouble of our own, and can others still be heard? */
+bool ist__form_may_tell(struct ist__form *f, ist_err e);
+/* A member's own trouble before rank 0 knows of it: true while it may still be told there. */
+bool ist__form_confess(struct ist__form *f, ist_err e, const struct ist_error *err);
 void ist__form_farewell(struct ist__form *f, struct ist_error *why);
 
 /* ---- form.c ---- */

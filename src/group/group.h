@@ -62,6 +62,20 @@ struct ist__mark {
 	bool known;
 };
 
+/* A split that was tried: see split.c. */
+enum { IST__TRIES = 8 };
+struct ist__try {
+	uint64_t key;
+	uint32_t ours, theirs; /* attempts begun here; the one that a member failed in */
+	uint32_t from;         /* that member */
+	ist_err code;
+	char detail[256], next[160];
+};
+struct ist__attempt {
+	uint64_t key;
+	uint32_t n;
+};
+
 struct ist__group {
 	struct ist_env *env;
 	struct ist__tally *tally;      /* counts what ctx gives: all that lives as long as the group */
@@ -129,6 +143,8 @@ struct ist__group {
 	uint8_t *answers;              /* [size]: 1 answered "nothing" in the vote at hand */
 	uint64_t answers_vote;
 	bool given_up;                 /* the others have told that they lost this member */
+	struct ist__try tries[IST__TRIES];
+	uint32_t next_try;
 	int64_t left_since;            /* when the first member left, for operations that it leaves hanging */
 	uint64_t moved_seen;
 };
@@ -249,10 +265,19 @@ struct ist__form_args {
 	const char *parent_backend;         /* for a split */
 	struct ist__group *parent;          /* for a split, and by rank who its members are there: lent until the request is done; NULL */
 	const uint32_t *parent_ranks;
+	struct ist__attempt attempt;        /* for a split */
 	const uint8_t *salt;                /* 16 bytes that belong to the key (a split: parent's generation); NULL */
 	bool here;                          /* by the calling thread, which waits anyway; else by one of the library's */
 };
 ist_err ist__form_start(const struct ist__form_args *args, struct ist_req **out, struct ist_error *err);
+
+/* ---- split.c: any thread ---- */
+/* An attempt at this list of parent's ranks begins; who fails in it tells the others of the list why, where only it can know. */
+struct ist__attempt ist__split_begin(struct ist__group *g, const char *name, const uint32_t *ranks, uint32_t n);
+void ist__split_failed(struct ist__group *g, const struct ist__attempt *a, const uint32_t *ranks, uint32_t n, uint32_t mine, const struct ist_error *err);
+void ist__split_take(struct ist__group *g, const struct ist__msg *m);
+/* Has somebody said that he can't take part? */
+ist_err ist__split_look(struct ist__group *g, const struct ist__attempt *a, const uint32_t *ranks, uint32_t n, struct ist_error *err);
 
 /* ---- lease.c ---- */
 struct ist__rdv;

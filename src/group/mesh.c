@@ -3,7 +3,7 @@
  * mesh.c - the control connections of a formed group: routing, heartbeats, loss, leaving, abort.
  *
  * Bodies: PING how far we are, and our mark (marks.c); LOST and ABORT an error (the rank that is gone is `from` of LOST);
- * LEFT nothing; WHO and BELL nothing; HERE as PING. `from` is the member that the frame tells of, or its first sender.
+ * LEFT nothing; WHO and BELL nothing; HERE as PING; CANT see split.c. `from` is the member that the frame tells of, or its first sender.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -297,6 +297,7 @@ on_message(struct ist__group *g, struct ist__link *l, struct ist__msg *m)
 	case IST__HERE: on_here(g, m); break;
 	case IST__CHECK: ist__check_take(g, m); break;
 	case IST__BELL: on_bell(g); break;
+	case IST__CANT: ist__split_take(g, m); break;
 	case IST__HELD:
 	case IST__HELD_ASK:
 		pthread_mutex_lock(&g->lock);
@@ -414,7 +415,7 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 	ist__conn_close(conn, false);
 	if (expected)
 		return;
-	if (err->code == IST_NO_MEMORY || err->code == IST_LIMIT)
+	if (ist__fail_is_own(err->code))
 		own_end(g, err);
 	else
 		lose(g, l->rank, fell_silent(err) ? IST_NO_PROGRESS : IST_PEER_LOST, err->detail);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * scarce.c - a member that runs out of descriptors while a group forms. It lives on what the loop has held back, and uses
- * that to meet the others and to tell them, so that nobody waits for it in vain.
+ * that to meet the others and to tell them, so that nobody waits for it in vain. Other trouble of its own it tells them too.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -9,8 +9,9 @@
 #include "net/wire.h"
 
 #include <errno.h>
+#include <poll.h>
 
-enum { FAREWELL_MS = 1000 };
+enum { FAREWELL_MS = 1000, PAUSE_MS = 5 };
 
 ist_err
 ist__form_scarce(struct ist__form *f, struct ist_error *err)
@@ -59,6 +60,31 @@ ist__form_scarce_roll(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
+bool
+ist__form_may_tell(struct ist__form *f, ist_err e)
+{
+	bool deaf;
+
+	pthread_mutex_lock(&f->inbox.lock);
+	deaf = f->inbox.starved;
+	pthread_mutex_unlock(&f->inbox.lock);
+	return !deaf && (e == IST_NO_MEMORY || e == IST_LIMIT || e == IST_NO_SPACE);
+}
+
+bool
+ist__form_confess(struct ist__form *f, ist_err e, const struct ist_error *err)
+{
+	if (!ist__form_may_tell(f, e) || !err || err->n_ranks > 1 || (err->n_ranks == 1 && err->ranks[0] != f->args.rank))
+		return false; /* not ours, or nothing can be heard any more */
+	if (f->scarce_until) { /* it goes on, and so do we, for a while */
+		poll(NULL, 0, PAUSE_MS);
+		return ist__now() < f->scarce_until;
+	}
+	f->scarce = *err;
+	f->scarce_until = ist__now() + FAREWELL_MS * IST__MS;
+	return true;
+}
+
 void
 ist__form_farewell(struct ist__form *f, struct ist_error *why)
 {
@@ -76,6 +102,12 @@ ist__form_farewell(struct ist__form *f, struct ist_error *why)
 		if (!on || !f->expecting || !ist__form_misses(f) || ist__now() >= until)
 			return;
 		ist_error_init(&other);
-		on = ist__form_round(f, until, &other) != IST_ABORTED;
+		switch (ist__form_round(f, until, &other)) {
+		case IST_OK: break;
+		case IST_ABORTED: on = false; break;
+		default:
+			on = ist__form_may_tell(f, IST_LIMIT);
+			poll(NULL, 0, PAUSE_MS); /* it may fail again at once */
+		}
 	}
 }

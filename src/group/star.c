@@ -279,8 +279,6 @@ on_fail(const struct ist__form *f, const struct ist__msg *m, struct ist_error *e
 	return e.code;
 }
 
-/* Rank 0: a member failed in its step. What it says of that goes to all, unless it is only that its time is over: then
- * collect waits for better stories. */
 static ist_err
 failed_step(struct ist__form *f, uint32_t rank, const struct ist__msg *m, struct ist_error *err)
 {
@@ -388,7 +386,7 @@ lost_member(const struct ist__form *f, struct ist__event *ev, uint32_t rank, str
 {
 	ist_err e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
 
-	if (e == IST_LIMIT || e == IST_NO_MEMORY) { /* ours, not that member's */
+	if (ist__fail_is_own(e)) { /* ours, not that member's */
 		ist__fail(err, e, "group_new", "the connection with rank %u was given up: %s", rank, ev->error->detail);
 		ist__fail_rank(err, f->args.rank);
 		return e;
@@ -497,7 +495,7 @@ ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err)
 void
 ist__form_own(struct ist__form *f, struct ist_error *err)
 {
-	if ((err->code == IST_NO_MEMORY || err->code == IST_LIMIT) && err->n_ranks == 0) { /* ours: nobody else can know whose it is */
+	if (ist__fail_is_own(err->code) && err->n_ranks == 0) { /* ours: nobody else can know whose it is */
 		ist__fail_rank(err, f->args.rank);
 		ist__fail_per_rank(err, f->args.rank, err->code);
 		ist__fail_prefix(err, "rank %u: ", f->args.rank);
@@ -511,6 +509,20 @@ ist__form_fail_all(struct ist__form *f, struct ist_error *err)
 	for (uint32_t r = 1; r < f->args.size; r++)
 		ist__form_send_error(&f->star[r], f, IST__FAIL, err);
 	return err->code;
+}
+
+/* What rank r says of its failure. Not inlined: it would lie on the stack while others are waited for. */
+static __attribute__((noinline)) void
+read_failure(uint32_t r, struct ist__reader *in, struct ist_error *out)
+{
+	struct ist_error said;
+
+	ist_error_init(&said);
+	if (!ist__get_error(in, &said))
+		ist__fail(&said, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
+	ist__fail_told_by(&said, r);
+	if (!out->code || said.code != IST_TIMEOUT)
+		*out = said;
 }
 
 /* Rank 0's half: all answers, or the first failure. At the deadline a member that waits for one that stopped can only say
@@ -536,18 +548,11 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 			}
 			ist__reader_init(&in, m->body, m->bytes);
 			if (ist__get_u8(&in) != 0 || in.bad) {
-				struct ist_error said;
-
-				ist_error_init(&said);
-				if (!ist__get_error(&in, &said))
-					ist__fail(&said, IST_BAD_FORMAT, "group_new", "a failure that can't be read");
-				ist__fail_told_by(&said, r);
-				if (said.code != IST_TIMEOUT) {
-					ist__error_copy(err, &said);
-					return said.code;
+				read_failure(r, &in, &late);
+				if (late.code != IST_TIMEOUT) {
+					ist__error_copy(err, &late);
+					return late.code;
 				}
-				if (!late.code)
-					late = said;
 			}
 		}
 		if (missing == 0) {

@@ -32,18 +32,25 @@ add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16
 static ist_err
 dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 {
+	struct ist_error why;
+	bool ours;
 	int fd;
-	ist_err e = ist__reach(f, &f->claims[to].card, f->deadline, &fd, err);
+	ist_err e;
 
+	ist_error_init(&why);
+	e = ist__reach(f, &f->claims[to].card, f->deadline, &fd, &why);
 	if (!e)
-		e = add_conn(f, &f->links[to], fd, IST__TAG(IST__TAG_LINK, to), IST__LINK, err);
-	if (e == IST_IO && ist__may_share(&f->claims[to].card, &f->card)) {
+		e = add_conn(f, &f->links[to], fd, IST__TAG(IST__TAG_LINK, to), IST__LINK, &why);
+	ours = (ist__fail_is_own(e) && e != IST_IO) || why.sys == EADDRNOTAVAIL; /* no port is left to dial from */
+	if (e)
+		ist__error_copy(err, &why);
+	if (e == IST_IO && !ours && ist__may_share(&f->claims[to].card, &f->card)) {
 		/* it was at the roll-call, and neither its socket nor its port is on this host any more */
 		e = ist__fail(err, IST_PEER_LOST, "group_new", "rank %u went away while the group was forming: nobody answers at %s", to,
 			f->claims[to].card.addr);
 		ist__fail_rank(err, to);
 	} else if (e) {
-		if (e != IST_LIMIT && e != IST_NO_MEMORY) /* else it is not to blame */
+		if (!ours) /* else it is not to blame */
 			ist__fail_rank(err, to);
 		ist__fail_prefix(err, "rank %u at %s can't be reached: ", to, f->claims[to].card.addr);
 	}
