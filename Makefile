@@ -5,6 +5,7 @@
 #   make test     every test that this machine can run
 #   make bench    measurements beside other libraries, into bench/results and docs/performance.md
 #   make chaos    members die, freeze, lose their network, run out of things: 2,600 schedules, see tests/chaos/main.py
+#   make faults   system calls that fail: each kind, in each member, at each moment (tests/faults_test.c)
 #   make many     512 members on this machine (MANY=n): form, gather, lose three, go on; prints what each keeps
 #   make rain     64 members, every hundredth packet lost, five minutes of broadcasts (RAIN=n: members; RAIN_SECONDS)
 #   make install  PREFIX=/usr/local, DESTDIR=
@@ -17,7 +18,7 @@ RAIN ?= 64
 RAIN_SECONDS ?= 300
 
 .DEFAULT_GOAL := release
-.PHONY: release dev setup demo test install tidy chaos soak many rain fuzz bench checkpoint model generate clean
+.PHONY: release dev setup demo test install tidy chaos soak many rain faults fuzz bench checkpoint model generate clean
 
 setup:
 	@scripts/setup
@@ -66,6 +67,11 @@ many: release
 rain: release
 	@cmake --build build/release -j $(JOBS) --target load_test
 	@build/release/bin/load_test $(RAIN_SECONDS) $(RAIN)
+
+# Each kind of system call fails at each of its moments; a quarter of an hour.
+faults: release
+	@cmake --build build/release -j $(JOBS) --target faults_test
+	@build/release/bin/faults_test long
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)

@@ -26,7 +26,7 @@ is_loss(ist_err code)
 void
 ist__fail_told_by(struct ist_error *err, uint32_t rank)
 {
-	if (err->n_ranks == 0 || (!is_loss(err->code) && err->code != IST_TIMEOUT))
+	if (err->n_ranks == 0 || (!is_loss(err->code) && err->code != IST_TIMEOUT && err->code != IST_PEER_LEFT))
 		ist__fail_rank(err, rank);
 	ist__fail_per_rank(err, rank, err->code);
 	ist__fail_prefix(err, "rank %u: ", rank);

@@ -279,6 +279,8 @@ on_fail(const struct ist__form *f, const struct ist__msg *m, struct ist_error *e
 	return e.code;
 }
 
+/* Rank 0: a member failed in its step. What it says of that goes to all, unless it is only that its time is over: then
+ * collect waits for better stories. */
 static ist_err
 failed_step(struct ist__form *f, uint32_t rank, const struct ist__msg *m, struct ist_error *err)
 {
