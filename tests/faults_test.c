@@ -461,7 +461,9 @@ is_told(const struct play *p, const struct seen *seen, uint32_t rank)
 
 	if (!s->code)
 		return true;
-	if (s->called_off) /* it could not be told: the faulty one never got so far, or rank 0 could not be found by anybody */
+	/* It was called off, or heard that another was: it could not be told, since the faulty one never got so far, or rank 0 could
+	 * not be found by anybody. */
+	if (s->called_off || (s->code == IST_ABORTED && !strcmp(s->where, "group_new")))
 		return !strcmp(seen[p->victim].where, "endpoint_new") || !strcmp(seen[p->victim].where, "env_new") ||
 			(p->victim == 0 && !strcmp(seen[0].where, "group_new")) || p->row->manner == BROKEN || seen[p->victim].early ||
 			strstr(seen[p->victim].detail, "/meet/"); /* nor could it learn where the others are */
