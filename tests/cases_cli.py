@@ -149,6 +149,38 @@ class Containers(Pairs):
         self.assertLess(limit.peak(), 64 * MIB) # two processes, two buckets each, and no copy of 320 MiB
 
 
+class Quotas(Pairs):
+    def digest_threads(self, *before):
+        """The most threads that compute digests in one process beside the one that called, of two sources and two sinks."""
+        at, most = self.store(), 0
+        meet = ("--at", at, "--world", "4", "--json", "--timeout", "100")
+        members = [self.start(*(("push", self.path("m")) if r < 2 else ("pull", "null:")), "--rank", str(r), *meet, before=before) for r in range(4)]
+        while any(p.poll() is None for p in members):
+            for p in members:
+                threads = 0
+                try:
+                    for task in os.listdir(f"/proc/{p.pid}/task"):
+                        with open(f"/proc/{p.pid}/task/{task}/comm", encoding="ascii") as f:
+                            threads += f.read() == "ist-digest\n"
+                except OSError:
+                    continue # it ends
+                most = max(most, threads)
+        self.good([Done(p) for p in members])
+        return most
+
+    def test_threads_are_counted_by_the_quota(self):
+        """With a control group of the test's own making, in both versions: one CPU of however many there are."""
+        fake = ("unshare", "-m", "sh", "-c", "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/cpu && cd /sys/fs/cgroup && "
+                "echo 100000 100000 > cpu.max && echo 100000 > cpu/cpu.cfs_quota_us && echo 100000 > cpu/cpu.cfs_period_us && cd / && exec \"$0\" \"$@\"")
+        probe = subprocess.run([*fake, "true"], capture_output=True, check=False)
+        if probe.returncode:
+            self.skipTest("no mount namespace here")
+        write(self.path("m/model.safetensors"), [(f"t{i}", "U8", [16 * MIB]) for i in range(12)])
+        if len(os.sched_getaffinity(0)) > 1:
+            self.assertGreater(self.digest_threads(), 0)
+        self.assertEqual(self.digest_threads(*fake), 0)
+
+
 class Memory(Pairs):
     def test_many_tensors_few_mappings(self):
         n = 100000
