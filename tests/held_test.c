@@ -17,6 +17,7 @@
 /* What the loop keeps for the next messages of all groups, and frames on the way. */
 #define AROUND (UINT64_C(16) << 10)
 
+static uint8_t buf[64 << 10];
 static _Atomic int64_t out; /* bytes that the library has now */
 
 /* The size stands before the piece; it begins where align says. */
@@ -201,6 +202,16 @@ lends(struct member *m)
 	CHECK(info_of(m).shared_bytes == before);
 }
 
+static void
+use(struct member *m, uint32_t rank, uint32_t n, uint32_t transport)
+{
+	cast(m, buf, sizeof(buf));
+	if (transport == IST_TRANSPORT_SHM)
+		lends(m);
+	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err); /* nobody has anything lent any more */
+	check_shared(m, rank, n);
+}
+
 /* They meet in a folder: connections to a meeting place are not the group's. */
 struct job {
 	uint32_t transport;
@@ -216,12 +227,11 @@ holds(struct ranks *r, uint32_t rank, void *arg)
 	double until;
 	struct ist_group_info info;
 	struct file left[FILES];
-	static uint8_t buf[64 << 10];
 	struct member m;
 
 	open_counted(&m, transport);
 	join(&m, job->at, r->n, rank);
-	cast(&m, buf, sizeof(buf));
+	use(&m, rank, r->n, transport);
 	leave(&m); /* the first one brings what the env keeps for all */
 	before = settled();
 	join(&m, job->at, r->n, rank);
@@ -233,13 +243,12 @@ holds(struct ranks *r, uint32_t rank, void *arg)
 			(long long)mine, (unsigned long long)info.shared_bytes);
 	fflush(stdout);
 	CHECK((int64_t)info.memory_bytes <= mine + 4096 && mine <= (int64_t)(info.memory_bytes + AROUND));
-	if (transport == IST_TRANSPORT_SHM)
-		lends(&m);
-	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err); /* nobody has anything lent any more */
-	check_shared(&m, rank, r->n);
+	use(&m, rank, r->n, transport);
 	leave(&m);
-	until = now_s() + 60; /* connections linger for a second at most */
+	until = now_s() + 20; /* connections linger for a second at most */
 	while (out > before + 4096 || files(left) > 0) {
+		if (now_s() > until)
+			fprintf(stderr, "rank %u: %lld bytes more than before, %u files\n", rank, (long long)(out - before), files(left));
 		CHECK(now_s() < until);
 		usleep(10000);
 	}
