@@ -17,7 +17,7 @@
 /* What the loop keeps for the next messages of all groups, and frames on the way. */
 #define AROUND (UINT64_C(16) << 10)
 
-static uint8_t buf[64 << 10];
+static uint8_t bulk[64 << 10];
 static _Atomic int64_t out; /* bytes that the library has now */
 
 /* The size stands before the piece; it begins where align says. */
@@ -205,7 +205,7 @@ lends(struct member *m)
 static void
 use(struct member *m, uint32_t rank, uint32_t n, uint32_t transport)
 {
-	cast(m, buf, sizeof(buf));
+	cast(m, bulk, sizeof(bulk));
 	if (transport == IST_TRANSPORT_SHM)
 		lends(m);
 	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err); /* nobody has anything lent any more */
@@ -235,7 +235,7 @@ holds(struct ranks *r, uint32_t rank, void *arg)
 	leave(&m); /* the first one brings what the env keeps for all */
 	before = settled();
 	join(&m, job->at, r->n, rank);
-	cast(&m, buf, sizeof(buf));
+	cast(&m, bulk, sizeof(bulk));
 	mine = settled() - before;
 	info = info_of(&m);
 	if (rank == 0)
