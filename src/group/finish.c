@@ -116,10 +116,13 @@ make_group(struct ist__form *f, struct ist_error *err)
 {
 	struct ist__group *g = ist__group_make(f->ep, f->args.size, err);
 	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb);
+	ist_err e;
 
 	if (!g)
 		return IST_NO_MEMORY;
 	f->group = g;
+	if (f->life && (e = ist__life_await_hold(f->life, err)))
+		return e;
 	g->rank = f->args.rank;
 	g->timeout_ns = f->args.timeout_ns;
 	g->no_progress_ns = f->args.no_progress_ns;

@@ -409,6 +409,8 @@ ist__group_close(struct ist__group *g)
 	g->board = NULL;
 	g->sheets = NULL;
 	pthread_mutex_unlock(&g->lock);
+	ist__vigil_end(g->vigil);
+	g->vigil = NULL;
 	ist__life_free(g->life); /* with the board, on which they looked */
 	g->life = NULL;
 }

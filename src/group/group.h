@@ -98,6 +98,7 @@ struct ist__group {
 	const struct ist__admitted *backend;
 	struct ist__line *line;
 	struct ist__life *life;
+	struct ist__vigil *vigil;
 	uint64_t life_memory, life_shared; /* what it takes */
 	struct ist__lease *lease;
 	struct ist__expect expect;     /* late claimants, on rank 0 */

@@ -34,18 +34,31 @@ struct segment {
 	struct slot slots[];
 };
 
+enum what { HOLD, LEAVE };
+
+struct task {
+	struct task *next;
+	enum what what;
+	bool done;
+	int rc;
+};
+
 struct ist__life {
+	struct task task; /* the one that the keeper has, or had last; the keeper's lock */
 	const struct ist__ctx *ctx;
 	struct segment *seg;
 	size_t bytes;
 	struct ist__keeper *keeper;
 	uint32_t mine, n; /* mine: n when none */
 	bool made;        /* the segment, by this member */
-	/* the keeper's thread: whose slots are watched */
-	struct ist__life *next;
-	bool listed;
+	uint32_t refs;
+};
+
+struct ist__vigil {
+	struct ist__vigil *next, **link; /* the keeper's lock */
+	struct ist__life *life;
 	struct ist__watched *watched;
-	uint32_t n_watched;
+	uint32_t n;
 };
 
 /* ---- the keeper: holds what this process holds, and waits for what others hold ---- */
@@ -57,27 +70,19 @@ struct wait_on {
 };
 enum { WAIT_U32 = 2, WAIT_PRIVATE = 128 };
 
-enum what { HOLD, WATCH, LEAVE };
-
-struct task {
-	struct task *next;
-	struct ist__life *life;
-	enum what what;
-	bool done;
-	int rc;
-};
-
 struct ist__keeper {
 	struct ist_env *env;
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t done;
 	struct task *first, **last;
+	struct ist__vigil *vigils, **vigils_last; /* oldest first: what comes and goes is seldom what is waited for */
+	const struct ist__watched *awaited[WATCHED];
+	uint32_t n_awaited;
 	bool stop, waits; /* waits: the kernel can wait for many at once */
-	_Atomic uint32_t bell; /* counted up when there is a task */
+	_Atomic uint32_t bell; /* counted up when there is something new */
 	void (*died)(void *arg);
 	void *arg;
-	struct ist__life *lives; /* the thread's */
 };
 
 /* The word that the kernel marks when the owner of a robust mutex is gone: glibc keeps the owner's thread there. */
@@ -94,34 +99,27 @@ wake_all(_Atomic uint32_t *word, int flags)
 }
 
 static void
-run_task(struct ist__keeper *k, struct task *t)
+unmap(struct ist__life *life)
 {
-	struct ist__life *life = t->life;
-	struct slot *mine = life->mine < life->n ? &life->seg->slots[life->mine] : NULL;
+	munmap(life->seg, life->bytes);
+	ist__free(life->ctx, life);
+}
 
-	switch (t->what) {
-	case HOLD:
-		t->rc = pthread_mutex_lock(&mine->mutex);
-		atomic_store(&mine->held, 1);
-		break;
-	case WATCH:
-		life->next = k->lives;
-		k->lives = life;
-		life->listed = true;
-		break;
-	case LEAVE:
-		for (struct ist__life **p = &k->lives; life->listed && *p; p = &(*p)->next)
-			if (*p == life) {
-				*p = life->next;
-				break;
-			}
-		life->listed = false;
-		if (!mine)
-			break;
-		atomic_store(&mine->held, 2);
-		t->rc = pthread_mutex_unlock(&mine->mutex);
-		break;
+/* True: nobody waits for its end, and it is gone. */
+static bool
+run_task(struct task *t)
+{
+	struct ist__life *life = (struct ist__life *)(void *)t;
+	struct slot *mine = &life->seg->slots[life->mine];
+
+	if (t->what == LEAVE) {
+		pthread_mutex_unlock(&mine->mutex);
+		unmap(life);
+		return true;
 	}
+	t->rc = pthread_mutex_lock(&mine->mutex);
+	atomic_store(&mine->held, 1);
+	return false;
 }
 
 /* True: it has nothing more to tell. Else *word is what it stands at, marked so that the kernel wakes us. */
@@ -144,29 +142,27 @@ look_at(struct slot *s, uint32_t *value, bool *dead)
 }
 
 static bool
-waits_for(const struct ist__watched *seen[], uint32_t n, uint64_t who)
+waits_for(const struct ist__keeper *k, uint64_t who)
 {
-	for (uint32_t i = 1; i < n; i++)
-		if (seen[i]->who == who)
+	for (uint32_t i = 1; i < k->n_awaited; i++)
+		if (k->awaited[i]->who == who)
 			return true;
 	return false;
 }
 
-/* Whom to wait for, one slot a process; returns how many, *dead: somebody is gone. */
-static uint32_t
+/* Whom to wait for, one slot a process. Lock held. *dead: somebody is gone. */
+static void
 fill(struct ist__keeper *k, struct wait_on *on, bool *dead)
 {
-	const struct ist__watched *seen[WATCHED];
-	uint32_t n = 1;
-
-	for (struct ist__life *life = k->lives; life; life = life->next)
-		for (uint32_t i = 0; i < life->n_watched && n < WATCHED; i++) {
-			struct ist__watched *w = &life->watched[i];
-			struct slot *s = &life->seg->slots[w->slot];
+	k->n_awaited = 1;
+	for (struct ist__vigil *v = k->vigils; v; v = v->next)
+		for (uint32_t i = 0; i < v->n && k->n_awaited < WATCHED; i++) {
+			struct ist__watched *w = &v->watched[i];
+			struct slot *s = &v->life->seg->slots[w->slot];
 			uint32_t value = 0;
 			bool died = false;
 
-			if (w->over || waits_for(seen, n, w->who))
+			if (w->over || waits_for(k, w->who))
 				continue;
 			w->over = look_at(s, &value, &died);
 			if (died)
@@ -174,30 +170,35 @@ fill(struct ist__keeper *k, struct wait_on *on, bool *dead)
 			*dead |= died;
 			if (w->over)
 				continue;
-			seen[n] = w;
-			on[n++] = (struct wait_on){ .val = value, .uaddr = (uintptr_t)word_of(s), .flags = WAIT_U32 };
+			k->awaited[k->n_awaited] = w;
+			on[k->n_awaited++] = (struct wait_on){ .val = value, .uaddr = (uintptr_t)word_of(s), .flags = WAIT_U32 };
 		}
-	return n;
 }
 
+/* Lock held, let go meanwhile. */
 static void
-await_news(struct ist__keeper *k, uint32_t bell)
+await_news(struct ist__keeper *k)
 {
+	uint32_t bell = atomic_load(&k->bell), n;
 	struct wait_on on[WATCHED];
-	bool dead = false;
-	uint32_t n = k->waits ? fill(k, on, &dead) : 1;
+	bool dead = false, waits = k->waits;
 
+	if (waits)
+		fill(k, on, &dead);
+	n = k->n_awaited;
+	pthread_mutex_unlock(&k->lock);
 	if (dead && k->died) {
-		k->died(k->arg);
-		return; /* there may be more */
-	}
-	if (!k->waits) {
+		k->died(k->arg); /* there may be more */
+	} else if (!waits) {
 		syscall(SYS_futex, &k->bell, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, bell, NULL, NULL, 0);
-		return;
+	} else {
+		on[0] = (struct wait_on){ .val = bell, .uaddr = (uintptr_t)&k->bell, .flags = WAIT_U32 | WAIT_PRIVATE };
+		if (syscall(SYS_futex_waitv, on, n, 0, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR &&
+		    errno != EFAULT) /* a vigil that ended meanwhile, and rang */
+			waits = false; /* forbidden, say by a filter: the mesh looks by itself */
 	}
-	on[0] = (struct wait_on){ .val = bell, .uaddr = (uintptr_t)&k->bell, .flags = WAIT_U32 | WAIT_PRIVATE };
-	if (syscall(SYS_futex_waitv, on, n, 0, NULL, 0) < 0 && errno != EAGAIN && errno != EINTR)
-		k->waits = false; /* forbidden, say by a filter: the mesh looks by itself */
+	pthread_mutex_lock(&k->lock);
+	k->waits = waits;
 }
 
 static void *
@@ -208,21 +209,20 @@ keeper_main(void *arg)
 	pthread_mutex_lock(&k->lock);
 	while (!k->stop || k->first) {
 		struct task *t = k->first;
+		bool gone;
 
 		if (!t) {
-			uint32_t bell = atomic_load(&k->bell);
-
-			pthread_mutex_unlock(&k->lock);
-			await_news(k, bell);
-			pthread_mutex_lock(&k->lock);
+			await_news(k);
 			continue;
 		}
 		k->first = t->next;
 		if (!k->first)
 			k->last = &k->first;
 		pthread_mutex_unlock(&k->lock);
-		run_task(k, t);
+		gone = run_task(t);
 		pthread_mutex_lock(&k->lock);
+		if (gone)
+			continue;
 		t->done = true;
 		pthread_cond_broadcast(&k->done);
 	}
@@ -237,19 +237,15 @@ ring(struct ist__keeper *k)
 	wake_all(&k->bell, FUTEX_PRIVATE_FLAG);
 }
 
-static int
-keep(struct ist__keeper *k, struct ist__life *life, enum what what)
+static void
+hand_in(struct ist__keeper *k, struct ist__life *life, enum what what)
 {
-	struct task t = { .life = life, .what = what };
-
 	pthread_mutex_lock(&k->lock);
-	*k->last = &t;
-	k->last = &t.next;
-	ring(k);
-	while (!t.done)
-		pthread_cond_wait(&k->done, &k->lock);
+	life->task = (struct task){ .what = what };
+	*k->last = &life->task;
+	k->last = &life->task.next;
 	pthread_mutex_unlock(&k->lock);
-	return t.rc;
+	ring(k); /* not under the lock, which the woken one would run into */
 }
 
 struct ist__keeper *
@@ -264,6 +260,8 @@ ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct 
 	}
 	k->env = env;
 	k->last = &k->first;
+	k->vigils_last = &k->vigils;
+	k->n_awaited = 1;
 	k->died = died;
 	k->arg = arg;
 	k->waits = syscall(SYS_futex_waitv, NULL, 0, 0, NULL, 0) < 0 && errno == EINVAL; /* known, though not with these arguments */
@@ -279,9 +277,14 @@ ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct 
 }
 
 bool
-ist__keeper_waits(const struct ist__keeper *k)
+ist__keeper_waits(struct ist__keeper *k)
 {
-	return k->waits;
+	bool waits;
+
+	pthread_mutex_lock(&k->lock);
+	waits = k->waits;
+	pthread_mutex_unlock(&k->lock);
+	return waits;
 }
 
 void
@@ -291,8 +294,8 @@ ist__keeper_free(struct ist__keeper *k)
 		return;
 	pthread_mutex_lock(&k->lock);
 	k->stop = true;
-	ring(k);
 	pthread_mutex_unlock(&k->lock);
+	ring(k);
 	pthread_join(k->thread, NULL);
 	pthread_mutex_destroy(&k->lock);
 	pthread_cond_destroy(&k->done);
@@ -314,7 +317,7 @@ map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__l
 
 	if (!life)
 		return ist__fail_memory(err, "life");
-	*life = (struct ist__life){ .ctx = ctx, .bytes = segment_bytes(n, more), .mine = n, .n = n };
+	*life = (struct ist__life){ .ctx = ctx, .bytes = segment_bytes(n, more), .mine = n, .n = n, .refs = 1 };
 	life->seg = mmap(NULL, life->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (life->seg == MAP_FAILED) {
 		int sys = errno;
@@ -411,7 +414,7 @@ ist__life_held(const struct ist__life *life, uint64_t *memory, uint64_t *shared)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 
-	*memory = sizeof(*life) + life->n_watched * sizeof(*life->watched);
+	*memory = sizeof(*life);
 	*shared = life->made ? (life->bytes + page - 1) & ~(page - 1) : 0;
 }
 
@@ -421,48 +424,115 @@ ist__life_more(struct ist__life *life)
 	return &life->seg->slots[life->n];
 }
 
-ist_err
-ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err)
+void
+ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i)
 {
+	life->mine = i;
+	life->keeper = keeper;
+	hand_in(keeper, life, HOLD);
+}
+
+ist_err
+ist__life_await_hold(struct ist__life *life, struct ist_error *err)
+{
+	struct ist__keeper *k = life->keeper;
 	int rc;
 
-	life->mine = i;
-	rc = keep(keeper, life, HOLD);
-	if (rc) {
-		life->mine = life->n;
-		return ist__fail_sys(err, IST_CONFLICT, rc, "life", "slot %u", i);
+	pthread_mutex_lock(&k->lock);
+	while (!life->task.done)
+		pthread_cond_wait(&k->done, &k->lock);
+	rc = life->task.rc;
+	pthread_mutex_unlock(&k->lock);
+	return rc ? ist__fail_sys(err, IST_CONFLICT, rc, "life", "slot %u", life->mine) : IST_OK;
+}
+
+struct ist__life *
+ist__life_share(struct ist__life *life)
+{
+	if (life)
+		__atomic_add_fetch(&life->refs, 1, __ATOMIC_RELAXED);
+	return life;
+}
+
+struct ist__vigil *
+ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n)
+{
+	struct ist__keeper *k = life->keeper;
+	struct ist__vigil *v = ist__alloc(life->ctx, sizeof(*v));
+	bool news = false;
+
+	if (!v) {
+		ist__free(life->ctx, watched);
+		return NULL;
 	}
-	life->keeper = keeper;
-	return IST_OK;
+	*v = (struct ist__vigil){ .life = life, .watched = watched, .n = n };
+	pthread_mutex_lock(&k->lock);
+	v->link = k->vigils_last;
+	*k->vigils_last = v;
+	k->vigils_last = &v->next;
+	for (uint32_t i = 0; i < n && !news; i++)
+		news = !waits_for(k, watched[i].who);
+	news = news && k->waits;
+	pthread_mutex_unlock(&k->lock);
+	if (news)
+		ring(k);
+	return v;
+}
+
+uint64_t
+ist__vigil_memory(const struct ist__vigil *v)
+{
+	return v ? sizeof(*v) + v->n * sizeof(*v->watched) : 0;
 }
 
 void
-ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n)
+ist__vigil_end(struct ist__vigil *v)
 {
-	life->watched = watched;
-	life->n_watched = n;
-	keep(life->keeper, life, WATCH);
+	struct ist__keeper *k;
+	bool news = false;
+
+	if (!v)
+		return;
+	k = v->life->keeper;
+	pthread_mutex_lock(&k->lock);
+	*v->link = v->next;
+	if (v->next)
+		v->next->link = v->link;
+	else
+		k->vigils_last = v->link;
+	for (uint32_t i = 1; i < k->n_awaited; i++)
+		if (k->awaited[i] >= v->watched && k->awaited[i] < v->watched + v->n) {
+			news = true; /* it may be waited for by way of others */
+			k->awaited[i] = k->awaited[--k->n_awaited];
+			i--;
+		}
+	pthread_mutex_unlock(&k->lock);
+	if (news)
+		ring(k);
+	ist__free(v->life->ctx, v->watched);
+	ist__free(v->life->ctx, v);
 }
 
 enum ist__alive
 ist__life_look(struct ist__life *life, uint32_t i)
 {
 	struct slot *s = &life->seg->slots[i];
+	unsigned held = atomic_load(&s->held);
 	int rc;
 
-	if (atomic_load(&s->held) == 3)
+	if (held == 3)
 		return IST__ALIVE_DEAD;
-	if (atomic_load(&s->held) == 0)
+	if (held == 0)
 		return IST__ALIVE_YES; /* it has not come this far; then its connections tell */
+	if (held == 2)
+		return IST__ALIVE_LEFT; /* its life thread may not have let go yet */
 	rc = pthread_mutex_trylock(&s->mutex);
 	if (rc == EBUSY)
 		return IST__ALIVE_YES;
-	if (rc == 0) {
-		pthread_mutex_unlock(&s->mutex);
-		if (atomic_load(&s->held) == 2)
-			return IST__ALIVE_LEFT; /* else it is dead: a living one has it while held is 1 */
-	} else if (rc == EOWNERDEAD)
+	if (rc == 0 || rc == EOWNERDEAD)
 		pthread_mutex_unlock(&s->mutex); /* not made consistent */
+	if (atomic_load(&s->held) == 2)
+		return IST__ALIVE_LEFT; /* else it is dead: a living one has it while held is 1 */
 	atomic_store(&s->held, 3);
 	return IST__ALIVE_DEAD;
 }
@@ -470,11 +540,12 @@ ist__life_look(struct ist__life *life, uint32_t i)
 void
 ist__life_free(struct ist__life *life)
 {
-	if (!life)
+	if (!life || __atomic_sub_fetch(&life->refs, 1, __ATOMIC_ACQ_REL) > 0)
 		return;
-	if (life->keeper)
-		keep(life->keeper, life, LEAVE);
-	ist__free(life->ctx, life->watched);
-	munmap(life->seg, life->bytes);
-	ist__free(life->ctx, life);
+	if (!life->keeper || ist__life_await_hold(life, NULL)) {
+		unmap(life);
+		return;
+	}
+	atomic_store(&life->seg->slots[life->mine].held, 2);
+	hand_in(life->keeper, life, LEAVE);
 }

@@ -15,18 +15,19 @@
 
 struct ist__keeper; /* the life thread */
 struct ist__life;   /* a mapped segment */
+struct ist__vigil;  /* the wait for the end of some of its members */
 
 enum ist__alive { IST__ALIVE_YES, IST__ALIVE_DEAD, IST__ALIVE_LEFT };
 
 struct ist__watched { /* another one's slot */
 	uint32_t slot;
-	bool over;    /* nothing more comes from it; the keeper's thread */
+	bool over;    /* nothing more comes from it; the keeper's lock */
 	uint64_t who; /* the same in other segments: it is waited for once */
 };
 
 /* died: on the life thread, when somebody who is watched has died. Which one, ist__life_look tells. */
 struct ist__keeper *ist__keeper_new(struct ist_env *env, void (*died)(void *arg), void *arg, struct ist_error *err);
-bool ist__keeper_waits(const struct ist__keeper *keeper); /* false: somebody has to look, often */
+bool ist__keeper_waits(struct ist__keeper *keeper); /* false: somebody has to look, often */
 void ist__keeper_free(struct ist__keeper *keeper);
 
 /* A segment for n members, with more bytes beside the slots, zeros; *fd is for the others, the caller closes it. */
@@ -35,15 +36,21 @@ ist_err ist__life_new(const struct ist__ctx *ctx, uint32_t n, uint64_t more, str
 ist_err ist__life_map(const struct ist__ctx *ctx, int fd, uint32_t n, uint64_t more, struct ist__life **out, struct ist_error *err);
 /* Where these bytes are: at a cache line. */
 void *ist__life_more(struct ist__life *life);
-/* Locks slot i with the keeper's thread. */
-ist_err ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i, struct ist_error *err);
-/* Waits for the end of these, until life is freed; the array becomes life's. After ist__life_hold. */
-void ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n);
+/* Has the keeper's thread lock slot i; waits for nothing. */
+void ist__life_hold(struct ist__life *life, struct ist__keeper *keeper, uint32_t i);
+/* Waits until it has: before that others would take the slot for one that was never held. */
+ist_err ist__life_await_hold(struct ist__life *life, struct ist_error *err);
+/* One more owner, for a group of the same members or fewer. NULL stays NULL. */
+struct ist__life *ist__life_share(struct ist__life *life);
+/* Waits for the end of these; the array is taken over. After ist__life_await_hold; ended before the life is freed. NULL: no memory. */
+struct ist__vigil *ist__life_watch(struct ist__life *life, struct ist__watched *watched, uint32_t n);
+void ist__vigil_end(struct ist__vigil *vigil);
+uint64_t ist__vigil_memory(const struct ist__vigil *vigil);
 /* A look, no wait. A slot that was never held is taken for alive. */
 enum ist__alive ist__life_look(struct ist__life *life, uint32_t i);
 /* Bytes that it takes: of this process alone, and of the segment if this member has made it. */
 void ist__life_held(const struct ist__life *life, uint64_t *memory, uint64_t *shared);
-/* Leaves in good order (if it held a slot) and unmaps. */
+/* The last owner leaves in good order (if a slot was held); the segment goes soon after. Waits for nobody. */
 void ist__life_free(struct ist__life *life);
 
 #endif

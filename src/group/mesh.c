@@ -626,8 +626,9 @@ watch_host(struct ist__group *g)
 			w[n++].who = ist__load_u64(g->members[r].card.id);
 		}
 	if (w)
-		ist__life_watch(g->life, w, n); /* without memory the tick alone looks */
+		g->vigil = ist__life_watch(g->life, w, n); /* without memory the tick alone looks */
 	ist__life_held(g->life, &g->life_memory, &g->life_shared);
+	g->life_memory += ist__vigil_memory(g->vigil);
 }
 
 void

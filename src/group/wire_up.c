@@ -328,5 +328,7 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 		e = await_followers(f, f->room, err);
 	if (!e)
 		e = f->host[me] == me ? lead_host(f, err) : follow_host(f, err);
-	return e || f->lifeless ? e : ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me], err);
+	if (!e && !f->lifeless)
+		ist__life_hold(f->life, ist__groups_keeper(groups), f->slot[me]); /* make_group waits for it */
+	return e;
 }

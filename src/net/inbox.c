@@ -70,6 +70,7 @@ ist__inbox_cancel(struct ist__inbox *inbox)
 	inbox->cancelled = true;
 	pthread_cond_broadcast(&inbox->cond);
 	pthread_mutex_unlock(&inbox->lock);
+	ist__loop_wake(inbox->loop);
 	n = write(inbox->cancel_fd, &one, sizeof(one));
 	(void)n;
 }
@@ -81,6 +82,7 @@ ist__inbox_starve(struct ist__inbox *inbox)
 	inbox->starved = true;
 	pthread_cond_broadcast(&inbox->cond);
 	pthread_mutex_unlock(&inbox->lock);
+	ist__loop_wake(inbox->loop);
 }
 
 bool
@@ -119,6 +121,7 @@ push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame
 	*inbox->last = e;
 	inbox->last = &e->next;
 	pthread_mutex_unlock(&inbox->lock);
+	ist__loop_tell(inbox->loop);
 	pthread_cond_signal(&inbox->cond); /* not under the lock, which the woken one would run into; fini waits for our turn's end */
 }
 
@@ -273,6 +276,18 @@ ist__inbox_release(struct ist__inbox *inbox, struct ist__post *post,
 	ist__loop_run(inbox->loop, release_here, &r);
 }
 
+static bool
+has_something(void *arg)
+{
+	struct ist__inbox *inbox = arg;
+	bool has;
+
+	pthread_mutex_lock(&inbox->lock);
+	has = inbox->first || inbox->cancelled || inbox->starved;
+	pthread_mutex_unlock(&inbox->lock);
+	return has;
+}
+
 ist_err
 ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *out, struct ist_error *err)
 {
@@ -280,6 +295,8 @@ ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *o
 	struct ist__event *e;
 	int rc = 0;
 
+	if (deadline > 0 && !has_something(inbox))
+		ist__loop_drive(inbox->loop, has_something, inbox, deadline);
 	pthread_mutex_lock(&inbox->lock);
 	while (!inbox->first && !inbox->cancelled && !inbox->starved && rc == 0 && deadline > 0)
 		rc = deadline == IST__NEVER ? pthread_cond_wait(&inbox->cond, &inbox->lock) :

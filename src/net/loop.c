@@ -6,21 +6,25 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BATCH = 64, SPARES = 16 };
+enum { BATCH = 64, SPARES = 16, LINGER_NS = 60000 };
 
 struct ist__loop {
 	struct ist_env *env;
 	struct ist__slab slab;
 	int epoll, event;
+	int outer;                 /* what its thread sleeps on: epoll, unless somebody drives */
 	pthread_t thread;
 	pthread_mutex_t turn;      /* held by whoever touches what the loop owns: its thread between two waits, or a caller */
 	_Atomic(uintptr_t) owner;  /* who holds it; 0: nobody */
 	int64_t awake_at;          /* when its thread wakes by itself */
+	bool driven, drives_asleep, told; /* somebody drives; he sleeps; there may be what he waits for */
+	int64_t driver_at;         /* when he wakes by himself */
 	uint64_t unwatched;        /* watches ended so far */
 	pthread_mutex_t lock; /* jobs */
 	struct ist__job *first, **last;
@@ -61,11 +65,17 @@ turn_begin(struct ist__loop *loop)
 	atomic_store_explicit(&loop->owner, (uintptr_t)pthread_self(), memory_order_relaxed);
 }
 
+/* Whoever drives looks when another's turn may have brought what he waits for. */
 static void
 turn_end(struct ist__loop *loop)
 {
+	bool wake = loop->told && loop->drives_asleep;
+
+	loop->told = loop->told && !wake;
 	atomic_store_explicit(&loop->owner, 0, memory_order_relaxed);
 	pthread_mutex_unlock(&loop->turn);
+	if (wake)
+		ist__loop_wake(loop);
 }
 
 int
@@ -165,6 +175,13 @@ run_jobs(struct ist__loop *loop)
 	} while (job);
 }
 
+/* Is there a timer that whoever sleeps would sleep through? */
+static bool
+wants_earlier(const struct ist__loop *loop)
+{
+	return loop->timers && loop->timers->at < (loop->driven ? loop->driver_at : loop->awake_at);
+}
+
 void
 ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg)
 {
@@ -177,7 +194,7 @@ ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg)
 	turn_begin(loop);
 	fn(arg);
 	run_jobs(loop);
-	wake = loop->timers && loop->timers->at < loop->awake_at;
+	wake = wants_earlier(loop);
 	turn_end(loop);
 	if (wake)
 		ist__loop_wake(loop);
@@ -222,14 +239,16 @@ static int
 await_turn(struct ist__loop *loop)
 {
 	uint64_t unwatched = loop->unwatched;
+	struct epoll_event any;
 	int n;
 
 	loop->awake_at = loop->timers ? loop->timers->at : IST__NEVER;
 	n = ist__poll_ms(loop->awake_at, -1);
 	turn_end(loop);
-	n = epoll_wait(loop->epoll, loop->fetched, BATCH, n);
+	n = epoll_wait(loop->outer, &any, 1, n) > 0 ? epoll_wait(loop->epoll, loop->fetched, BATCH, 0) : 0;
 	turn_begin(loop);
 	loop->awake_at = INT64_MIN; /* nobody need wake us */
+	loop->told |= n > 0; /* it may have been the driver's bell */
 	return n < 0 || loop->unwatched != unwatched ? 0 : n;
 }
 
@@ -256,16 +275,103 @@ void
 ist__loop_settle(struct ist__loop *loop)
 {
 	struct epoll_event batch[BATCH];
+	bool wake = false;
 	int n;
 
 	if (ist__loop_here(loop))
 		return;
 	turn_begin(loop);
 	n = epoll_wait(loop->epoll, batch, BATCH, 0);
+	for (int i = 0; i < n; i++)
+		wake |= !batch[i].data.ptr; /* what was told to the loop's thread */
 	dispatch(loop, batch, n < 0 ? 0 : n);
 	run_jobs(loop);
+	wake |= wants_earlier(loop);
 	turn_end(loop);
-	ist__loop_wake(loop); /* timers, and what was told to the loop's thread, may be among it */
+	if (wake)
+		ist__loop_wake(loop);
+}
+
+/* What a turn of the loop's thread, or of a driver, does with what has come. */
+static void
+round_of(struct ist__loop *loop, struct epoll_event *batch, int n)
+{
+	dispatch(loop, batch, n);
+	if (loop->each)
+		loop->each(loop->each_arg);
+	run_jobs(loop);
+	run_timers(loop);
+}
+
+/* ---- driving: who waits for something that the loop brings waits for the sockets himself ---- */
+
+static void
+listen_outside(struct ist__loop *loop, bool on)
+{
+	struct epoll_event e = { .events = on ? (uint32_t)EPOLLIN : 0u, .data.ptr = NULL };
+
+	epoll_ctl(loop->outer, EPOLL_CTL_MOD, loop->epoll, &e);
+}
+
+void
+ist__loop_tell(struct ist__loop *loop)
+{
+	loop->told = true;
+}
+
+/* Looks for a moment before it sleeps, giving the CPU away meanwhile: to be woken costs more, on both sides. */
+static int
+linger(struct ist__loop *loop, struct epoll_event *batch, int ms)
+{
+	int64_t until = ist__now() + LINGER_NS;
+	int n;
+
+	do {
+		n = epoll_wait(loop->epoll, batch, BATCH, 0);
+		if (n != 0 || ms == 0)
+			return n;
+		sched_yield();
+	} while (ist__now() < until);
+	return epoll_wait(loop->epoll, batch, BATCH, ms);
+}
+
+bool
+ist__loop_drive(struct ist__loop *loop, bool (*done)(void *arg), void *arg, int64_t until)
+{
+	struct epoll_event batch[BATCH];
+	bool wake;
+
+	if (ist__loop_here(loop))
+		return false;
+	turn_begin(loop);
+	if (loop->driven) {
+		turn_end(loop);
+		return false;
+	}
+	loop->driven = true;
+	listen_outside(loop, false);
+	while (!done(arg) && ist__now() < until) {
+		uint64_t unwatched = loop->unwatched;
+		int n;
+
+		loop->driver_at = loop->timers && loop->timers->at < until ? loop->timers->at : until;
+		loop->told = false;
+		loop->drives_asleep = true;
+		n = ist__poll_ms(loop->driver_at, -1);
+		turn_end(loop);
+		n = linger(loop, batch, n);
+		turn_begin(loop);
+		loop->drives_asleep = false;
+		loop->driver_at = INT64_MIN;
+		round_of(loop, batch, n < 0 || loop->unwatched != unwatched ? 0 : n);
+	}
+	loop->driven = false;
+	listen_outside(loop, true);
+	wake = wants_earlier(loop);
+	turn_end(loop);
+	if (wake)
+		ist__loop_wake(loop);
+	return true;
 }
 
 static void *
@@ -277,11 +383,7 @@ loop_main(void *arg)
 	while (!atomic_load(&loop->stop) || loop->held > 0) {
 		int n = await_turn(loop);
 
-		dispatch(loop, loop->fetched, n);
-		if (loop->each)
-			loop->each(loop->each_arg);
-		run_jobs(loop);
-		run_timers(loop);
+		round_of(loop, loop->fetched, n);
 	}
 	run_jobs(loop); /* nobody else posts any more */
 	turn_end(loop);
@@ -295,6 +397,8 @@ loop_free(struct ist__loop *loop)
 
 	while (loop->n_spares > 0)
 		close(loop->spares[--loop->n_spares]);
+	if (loop->outer >= 0)
+		close(loop->outer);
 	if (loop->epoll >= 0)
 		close(loop->epoll);
 	if (loop->event >= 0)
@@ -353,8 +457,10 @@ loop_make(struct ist_env *env, struct ist_error *err)
 	pthread_mutex_init(&loop->lock, NULL);
 	pthread_mutex_init(&loop->turn, NULL);
 	loop->epoll = epoll_create1(EPOLL_CLOEXEC);
+	loop->outer = epoll_create1(EPOLL_CLOEXEC);
 	loop->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (loop->epoll < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &e))
+	if (loop->epoll < 0 || loop->outer < 0 || loop->event < 0 || epoll_ctl(loop->epoll, EPOLL_CTL_ADD, loop->event, &e) ||
+	    epoll_ctl(loop->outer, EPOLL_CTL_ADD, loop->epoll, &e))
 		rc = errno;
 	if (rc)
 		ist__fail_sys(err, IST_IO, rc, "loop", "what the library's event thread waits on");

@@ -52,6 +52,12 @@ void ist__loop_post(struct ist__loop *loop, struct ist__job *job);
 void ist__loop_run(struct ist__loop *loop, void (*fn)(void *arg), void *arg);
 /* What has come by now is looked at, by the calling thread: for who is about to end what it may be for. No locks held. */
 void ist__loop_settle(struct ist__loop *loop);
+/* Who waits for what callbacks bring drives the loop himself meanwhile, which saves the change of threads: done(arg) is asked
+ * on the loop. False: somebody drives already, or we are on the loop, and nothing was waited for. True also when the time is
+ * over. No locks held. A callback that may have brought what a driver waits for says ist__loop_tell (on the loop); what
+ * becomes true elsewhere is followed by ist__loop_wake. */
+bool ist__loop_drive(struct ist__loop *loop, bool (*done)(void *arg), void *arg, int64_t until);
+void ist__loop_tell(struct ist__loop *loop);
 /* Wakes the loop; the one thing here that a signal handler may do. */
 void ist__loop_wake(struct ist__loop *loop);
 /* The loop does not stop before what holds it has released it; each holder bounds that by a timer. On the loop. */
