@@ -64,13 +64,19 @@ ist__cpu_quota_at(const char *cgroup, const char *root)
 }
 
 uint32_t
-ist__cpus(void)
+ist__cpus_of(uint32_t quota)
 {
-	uint32_t quota = ist__cpu_quota_at(IST__CGROUP_SELF, IST__CGROUP_ROOT), allowed;
+	uint32_t allowed;
 	cpu_set_t set;
 
 	allowed = sched_getaffinity(0, sizeof(set), &set) ? 1 : (uint32_t)CPU_COUNT(&set);
 	if (quota < allowed)
 		allowed = quota;
 	return allowed ? allowed : 1;
+}
+
+uint32_t
+ist__cpus(void)
+{
+	return ist__cpus_of(ist__cpu_quota_at(IST__CGROUP_SELF, IST__CGROUP_ROOT));
 }

@@ -10,6 +10,8 @@
 
 /* At least 1; a part of a CPU counts as one. */
 uint32_t ist__cpus(void);
+/* The same where the quota is known already. */
+uint32_t ist__cpus_of(uint32_t quota);
 /* What the quota alone allows, with /proc/self/cgroup and /sys/fs/cgroup elsewhere; UINT32_MAX: there is none. */
 uint32_t ist__cpu_quota_at(const char *cgroup, const char *root);
 

@@ -7,6 +7,7 @@
 #include "backends/host/host.h"
 
 #include "base/bytes.h"
+#include "base/cgroup.h"
 #include "base/cpus.h"
 
 #include <errno.h>
@@ -217,6 +218,25 @@ publish_set(struct ist_chan *chan)
 		}
 }
 
+static const char key_of_quota; /* its address says whose memory of the env it is */
+
+static void
+look_at_quota(void *p)
+{
+	*(uint32_t *)p = ist__cpu_quota_at(IST__CGROUP_SELF, IST__CGROUP_ROOT);
+}
+
+/* What a container leaves stands in several files: they are read once for the env, however many channels there are. */
+static uint32_t
+cpus_of(const struct ist_chan *chan)
+{
+	const uint32_t *quota = NULL;
+
+	if (IST_HAS(chan->host, keep) && chan->host->keep)
+		quota = chan->host->keep(chan->host->ctx, &key_of_quota, sizeof(*quota), look_at_quota);
+	return quota ? ist__cpus_of(*quota) : ist__cpus();
+}
+
 ist_err
 ist__host_connect(struct ist_chan *chan, const struct ist_connect *args, struct ist_status *why)
 {
@@ -243,7 +263,7 @@ ist__host_connect(struct ist_chan *chan, const struct ist_connect *args, struct 
 	}
 	if (chan->ctl)
 		publish_set(chan);
-	chan->cpus = ist__cpus();
+	chan->cpus = cpus_of(chan);
 	return IST_OK;
 }
 
