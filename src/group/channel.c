@@ -12,10 +12,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+enum { LOOK_NS = 200000, BUNDLED = 5 /* bytes about one member's descriptors */ };
 
 /* Explicit wishes must be one; "auto" follows them. */
 static ist_err
@@ -78,7 +81,7 @@ run_task(struct ist__form *f, struct ist_task *task, const char *what, struct is
 	const struct ist_backend *ops = &f->admitted->ops;
 	struct ist_status st = { .struct_size = sizeof(st), .rank = IST_NO_RANK };
 	bool aborted = false;
-	int64_t give_up = IST__NEVER;
+	int64_t give_up = IST__NEVER, patience = ist__now() + LOOK_NS;
 	ist_err e = IST_OK, failed = IST_OK;
 
 	for (;;) {
@@ -106,6 +109,10 @@ run_task(struct ist__form *f, struct ist_task *task, const char *what, struct is
 		}
 		if (ist__now() >= give_up)
 			return failed; /* close frees the task */
+		if (!p.more && !aborted && ist__now() < patience) { /* what it waits for are others who do the same just now */
+			sched_yield();
+			continue;
+		}
 		armed = p.more ? IST_BUSY : ops->arm(f->chan, &fds[0].fd);
 		if (armed != IST_BUSY)
 			poll(fds, aborted ? 1 : 2, fds[0].fd >= 0 ? 10 : 1);
@@ -274,29 +281,85 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 	return e || !odd.rank ? e : fail_version(f, &odd, all, err);
 }
 
-/* Descriptors for members of this room go by way of its first member. */
+/* Descriptors for members of this room go by way of its first member. What it passes on are those of several in one frame. */
+static ist_err
+add_fds(struct ist__frame *x, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+
+		if (fd < 0)
+			return ist__fail_sys(err, IST_LIMIT, errno, "group_new", "passing descriptors on");
+		x->fds[x->n_fds++] = fd;
+	}
+	ist__store_u32(x->body + x->bytes, from);
+	x->body[x->bytes + 4] = (uint8_t)n;
+	x->bytes += BUNDLED;
+	x->body[0] = (uint8_t)x->n_fds;
+	return IST_OK;
+}
+
+static struct ist__frame *
+fds_frame(struct ist__form *f, uint64_t room)
+{
+	struct ist__frame *x = ist__frame_new(f->inbox.loop, IST__FDS, NULL, 1 + room);
+
+	if (x) {
+		x->bytes = 1;
+		x->body[0] = 0;
+		x->flags = IST__FRAME_HAS_FDS;
+		x->from = f->args.rank;
+	}
+	return x;
+}
+
 static ist_err
 send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
 {
-	struct ist__frame *x = ist__frame_new(f->inbox.loop, IST__FDS, NULL, 1);
+	struct ist__frame *x = fds_frame(f, BUNDLED);
+	ist_err e;
 
 	if (!x)
 		return ist__fail_memory(err, "group_new");
-	x->body[0] = (uint8_t)n;
-	x->flags = IST__FRAME_HAS_FDS;
-	x->from = from;
-	for (uint32_t i = 0; i < n; i++) {
-		x->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
-		if (x->fds[i] < 0) {
-			int sys = errno;
-
-			ist__frame_free(f->inbox.loop, x);
-			return ist__fail_sys(err, IST_LIMIT, sys, "group_new", "passing descriptors on");
-		}
-		x->n_fds++;
+	e = add_fds(x, from, fds, n, err);
+	if (e) {
+		ist__frame_free(f->inbox.loop, x);
+		return e;
 	}
+	x->from = from;
+	x->bytes = 1; /* that one's */
 	ist__conn_send(s->post->conn, x);
 	return IST_OK;
+}
+
+/* The first member of a room: what all others of it have offered goes to one of them. */
+static ist_err
+send_bundles(struct ist__form *f, uint32_t to, struct ist_error *err)
+{
+	struct ist__spoke *s = ist__form_near(f, to);
+	struct ist__frame *x = NULL;
+	ist_err e = IST_OK;
+
+	for (uint32_t r = 0; !e && r < f->args.size; r++) {
+		bool ours = r == f->args.rank;
+		const int32_t *fds = ours ? f->offered.fds : f->wires[r].fd;
+		uint32_t n = ours ? (uint32_t)f->offered.n_fds : f->wires[r].n;
+
+		if (r == to || f->room[r] != f->args.rank || n == 0)
+			continue;
+		if (x && x->n_fds + n > IST__FRAME_FDS) {
+			ist__conn_send(s->post->conn, x);
+			x = NULL;
+		}
+		if (!x)
+			x = fds_frame(f, IST__FRAME_FDS * BUNDLED);
+		e = x ? add_fds(x, r, fds, n, err) : ist__fail_memory(err, "group_new");
+	}
+	if (!e && x)
+		ist__conn_send(s->post->conn, x);
+	else
+		ist__frame_free(f->inbox.loop, x);
+	return e;
 }
 
 static bool
@@ -318,37 +381,87 @@ fds_late(const struct ist__form *f, const uint32_t *n_fds, struct ist_error *err
 	return IST_TIMEOUT;
 }
 
-static ist_err
-pass_fds(struct ist__form *f, const struct ist_wire *mine, const uint32_t *n_fds, struct ist_error *err)
+ist_err
+ist__form_give_fds(struct ist__form *f, struct ist_error *err)
 {
-	uint32_t me = f->args.rank, first = f->room[me];
-	bool waits = true;
-	ist_err e = IST_OK;
+	uint32_t first = ist__form_room(f, f->args.rank);
+	struct ist__spoke *s = first != f->args.rank && f->offered.n_fds > 0 && f->features & IST__FEATURE_LANES ? ist__form_near(f, first) : NULL;
+	ist_err e;
 
-	if (f->n_here == 1)
+	if (!s || f->gave)
 		return IST_OK;
-	if (first != me && mine->n_fds > 0)
-		e = send_fds(f, ist__form_near(f, first), me, mine->fds, (uint32_t)mine->n_fds, err);
-	for (uint32_t r = 0; !e && first == me && mine->n_fds > 0 && r < f->args.size; r++)
-		if (r != me && f->room[r] == me)
-			e = send_fds(f, ist__form_near(f, r), me, mine->fds, (uint32_t)mine->n_fds, err);
-	while (!e && waits) {
-		waits = false;
+	e = send_fds(f, s, f->args.rank, f->offered.fds, (uint32_t)f->offered.n_fds, err);
+	f->gave = !e;
+	return e;
+}
+
+/* Waits until all of our room have shown theirs. */
+static ist_err
+await_fds(struct ist__form *f, struct ist_error *err)
+{
+	for (;;) {
+		bool waits = false;
+		ist_err e;
+
 		for (uint32_t r = 0; r < f->args.size; r++)
-			waits = waits || owes_fds(f, n_fds, r);
+			waits = waits || owes_fds(f, f->n_fds, r);
 		if (!waits)
-			break;
+			return IST_OK;
 		if (ist__now() >= f->deadline)
-			e = fds_late(f, n_fds, err);
-		else
-			e = ist__form_scarce(f, err);
+			return fds_late(f, f->n_fds, err);
+		e = ist__form_scarce(f, err);
 		if (!e)
 			e = ist__form_wait(f, IST__NEVER, err);
+		if (e)
+			return e;
 	}
-	for (uint32_t r = 0; !e && first == me && r < f->args.size; r++)
-		for (uint32_t to = 0; !e && to < f->args.size; to++)
-			if (r != me && to != r && to != me && f->room[to] == me && f->room[r] == me && f->wires[r].n > 0)
-				e = send_fds(f, ist__form_near(f, to), r, f->wires[r].fd, f->wires[r].n, err);
+}
+
+static ist_err
+bundle_all(struct ist__form *f, struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	for (uint32_t to = 0; !e && to < f->args.size; to++)
+		if (to != f->args.rank && f->room[to] == f->args.rank)
+			e = send_bundles(f, to, err);
+	return e;
+}
+
+/* Where somebody knows no bundles: a frame for each two members. */
+static ist_err
+send_all(struct ist__form *f, struct ist_error *err)
+{
+	uint32_t me = f->args.rank;
+	ist_err e = IST_OK;
+
+	for (uint32_t r = 0; !e && r < f->args.size; r++)
+		for (uint32_t to = 0; !e && to < f->args.size; to++) {
+			const int32_t *fds = r == me ? f->offered.fds : f->wires[r].fd;
+			uint32_t n = r == me ? (uint32_t)f->offered.n_fds : f->wires[r].n;
+
+			if (to != r && to != me && f->room[to] == me && f->room[r] == me && n > 0)
+				e = send_fds(f, ist__form_near(f, to), r, fds, n, err);
+		}
+	return e;
+}
+
+ist_err
+ist__form_pass(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
+{
+	uint32_t me = f->args.rank, first = f->room[me];
+	ist_err e = IST_OK;
+
+	for (uint32_t r = 0; r < f->args.size; r++)
+		f->n_fds[r] = ist__get_u32(&all[r]);
+	if (f->n_here == 1)
+		return IST_OK;
+	if (first != me && f->offered.n_fds > 0 && !f->gave)
+		e = send_fds(f, ist__form_near(f, first), me, f->offered.fds, (uint32_t)f->offered.n_fds, err);
+	if (!e)
+		e = await_fds(f, err);
+	if (!e && first == me)
+		e = f->features & IST__FEATURE_LANES ? bundle_all(f, err) : send_all(f, err);
 	return e;
 }
 
@@ -367,42 +480,38 @@ offer(struct ist__form *f, struct ist_wire *mine, struct ist_error *err)
 	if (e)
 		return why_not(f, e, &why, "offer", err);
 	e = run_task(f, task, "offer", err);
-	if (!e && (mine->bytes > 65536 || mine->n_fds > IST__FRAME_FDS))
+	if (!e && (mine->bytes > 65536 || mine->n_fds > IST__OFFER_FDS))
 		e = ist__fail(err, IST_BAD_PLUGIN, "group_new", "backend %s offers %llu bytes and %llu descriptors; at most 65536 and 8 are allowed", f->admitted->name,
 			(unsigned long long)mine->bytes, (unsigned long long)mine->n_fds);
 	return e;
 }
 
-static ist_err
-connect_channel(struct ist__form *f, struct ist__reader *all, const struct ist_wire *mine, const uint32_t *n_fds,
-	const struct ist_setting *agreed, struct ist_error *err)
+ist_err
+ist__form_connect(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err)
 {
 	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
 	struct ist_wire *wires = ist__alloc(f->ctx, f->args.size * sizeof(*wires));
-	struct ist_connect args = { .struct_size = sizeof(args), .size = f->args.size, .all = wires, .agreed = agreed,
+	struct ist_connect args = { .struct_size = sizeof(args), .size = f->args.size, .all = wires, .agreed = settings->agreed,
 		.n_agreed = f->admitted->probe.n_settings };
 	struct ist_task *task = NULL;
 	ist_err e;
 
 	if (!wires)
 		return ist__fail_memory(err, "group_new");
-	e = pass_fds(f, mine, n_fds, err);
 	for (uint32_t r = 0; r < f->args.size; r++) {
 		wires[r].bytes = all[r].left;
 		wires[r].addr = all[r].at;
 		if (r == f->args.rank)
-			wires[r] = *mine;
-		else if (f->wires[r].came) {
+			wires[r] = f->offered;
+		else if (f->wires[r].came && f->room[r] == f->room[f->args.rank]) { /* else it gave them before it knew */
 			wires[r].fds = f->wires[r].fd;
 			wires[r].n_fds = f->wires[r].n;
 		}
 	}
-	if (!e) {
-		e = f->admitted->ops.connect(f->chan, &args, &task, &why);
-		if (!e && !task)
-			e = IST_BAD_PLUGIN;
-		e = e ? why_not(f, e, &why, "connect", err) : run_task(f, task, "connect", err);
-	}
+	e = f->admitted->ops.connect(f->chan, &args, &task, &why);
+	if (!e && !task)
+		e = IST_BAD_PLUGIN;
+	e = e ? why_not(f, e, &why, "connect", err) : run_task(f, task, "connect", err);
 	ist__free(f->ctx, wires);
 	return e;
 }
@@ -446,20 +555,5 @@ ist__form_compare(struct ist__form *f, struct ist__reader *all, struct ist__sett
 
 	for (uint32_t r = 0; !e && r < f->args.size; r++)
 		ist__get_bytes(&all[r], ist__get_u32(&all[r])); /* the library's path, as in fail_version */
-	return e;
-}
-
-ist_err
-ist__form_connect(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err)
-{
-	uint32_t *n_fds = ist__alloc(f->ctx, f->args.size * sizeof(*n_fds));
-	ist_err e;
-
-	if (!n_fds)
-		return ist__fail_memory(err, "group_new");
-	for (uint32_t r = 0; r < f->args.size; r++)
-		n_fds[r] = ist__get_u32(&all[r]);
-	e = connect_channel(f, all, &f->offered, n_fds, settings->agreed, err);
-	ist__free(f->ctx, n_fds);
 	return e;
 }

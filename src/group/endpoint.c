@@ -22,7 +22,7 @@ struct ist__parked {
 	struct ist__parked *next, **link;
 	struct ist__ep *ep;
 	struct ist__conn *conn;
-	struct ist__frame *frame;
+	struct ist__frame *frame, *fds; /* what it came for, and the descriptors that it brought */
 };
 
 struct ist__hosted {
@@ -56,6 +56,7 @@ parked_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 
 	(void)err;
 	ist__frame_free(p->ep->loop, p->frame);
+	ist__frame_free(p->ep->loop, p->fds);
 	parked_remove(p);
 	ist__conn_close(conn, false);
 }
@@ -65,9 +66,12 @@ parked_frame(struct ist__conn *conn, void *owner, struct ist__frame *frame)
 {
 	struct ist__parked *p = owner;
 
-	/* a member that waits has nothing more to say; heartbeats are fine */
+	/* a member that waits has nothing more to say but that; heartbeats are fine */
 	(void)conn;
-	ist__frame_free(p->ep->loop, frame);
+	if (frame->type == IST__FDS && !p->fds && p->frame->type != IST__JOIN)
+		p->fds = frame;
+	else
+		ist__frame_free(p->ep->loop, frame);
 }
 
 static const struct ist__conn_ops parked_ops = { .frame = parked_frame, .closed = parked_closed };
@@ -151,6 +155,36 @@ on_starved(void *owner)
 			e->starved(e);
 }
 
+void
+ist__ep_starved(struct ist__ep *ep)
+{
+	on_starved(ep);
+}
+
+static void
+arrival_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
+{
+	bool *gone = owner;
+
+	(void)conn, (void)err;
+	*gone = true;
+}
+
+static const struct ist__conn_ops arrival_ops = { .closed = arrival_closed }; /* until somebody takes it, in the same turn */
+
+void
+ist__ep_visit(struct ist__ep *ep, struct ist__conn *conn, struct ist__frame *frame)
+{
+	bool gone = false;
+
+	ist__conn_attach(conn, &arrival_ops, &gone);
+	if (!gone && on_visitor(ep, conn, frame))
+		return;
+	if (gone)
+		ist__frame_free(ep->loop, frame);
+	ist__conn_close(conn, false);
+}
+
 static void
 tell_unheard(struct ist__ep *ep, struct ist__expect *e)
 {
@@ -169,8 +203,11 @@ offer_parked_here(void *arg)
 
 	for (struct ist__parked *p = ep->parked, *next; p; p = next) {
 		next = p->next;
-		if (offer(ep, p->conn, p->frame))
-			parked_remove(p);
+		if (!offer(ep, p->conn, p->frame))
+			continue;
+		if (p->fds)
+			ist__conn_replay(p->conn, p->fds);
+		parked_remove(p);
 	}
 }
 
@@ -488,6 +525,7 @@ ep_free(struct ist__ep *ep)
 
 		ist__conn_close(conn, false); /* no callback of it comes any more */
 		ist__frame_free(ep->loop, p->frame);
+		ist__frame_free(ep->loop, p->fds);
 		parked_remove(p);
 	}
 	if (ep->listen_fd >= 0)

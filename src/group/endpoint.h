@@ -72,6 +72,11 @@ ist_err ist__ep_may_use(const struct ist__ep *ep, const union ist__sockaddr *at,
 /* Loop's thread is used inside; any thread. expect looks at what is parked as well. */
 void ist__ep_expect(struct ist__ep *ep, struct ist__expect *expect);
 void ist__ep_unexpect(struct ist__ep *ep, struct ist__expect *expect);
+/* Somebody came by another way than a socket that listens: conn is ready and nobody's yet, frame is what it says. Both are
+ * taken. Loop's thread. */
+void ist__ep_visit(struct ist__ep *ep, struct ist__conn *conn, struct ist__frame *frame);
+/* A visitor could not be let in for want of memory. Loop's thread. */
+void ist__ep_starved(struct ist__ep *ep);
 /* Something changed: parked visitors are offered again. Any thread. */
 void ist__ep_offer_parked(struct ist__ep *ep);
 

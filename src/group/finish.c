@@ -156,7 +156,7 @@ make_group(struct ist__form *f, struct ist_error *err)
 		ist__life_held(g->life, &g->life_memory, &g->life_shared);
 	f->life = NULL;
 	share_board(g);
-	return IST_OK;
+	return ist__check_prepare(g, err);
 }
 
 /* The channel says that a peer is gone. It may be right, or that peer may have closed because it heard of another's
@@ -192,7 +192,8 @@ make_line(struct ist__form *f, struct ist_error *err)
 	return IST_OK;
 }
 
-/* What a member does alone: it dials its neighbours and opens its channel, while their answers are on the way. */
+/* What a member does alone: it dials its neighbours and opens its channel, while their answers are on the way. Most of these
+ * are needed at the end only. */
 static ist_err
 prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
 {
@@ -207,7 +208,9 @@ prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
 	if (!e && ist__form_at_once(f))
 		e = ist__form_offer(f, w, err);
 	if (!e)
-		e = ist__form_await_links(f, err);
+		e = ist__form_give_fds(f, err);
+	if (!e)
+		e = ist__form_await_links(f, false, err);
 	if (!e)
 		w->at[0] = ist__form_together(f);
 	return e;
@@ -215,19 +218,30 @@ prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
 
 /* Who is on which host, and do the channels fit? */
 static ist_err
-compare(struct ist__form *f, struct ist__reader *all, struct ist__settings *settings, struct ist_error *err)
+compare(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
 {
 	ist_err e = ist__form_hosts(f, all, err);
 
-	return e ? e : ist__form_compare(f, all, settings, err);
+	return e ? e : ist__form_compare(f, all, f->settings, err);
+}
+
+/* Rank 0 is the first of its host, and has the descriptors of its room: what it says of them goes out with the answers. */
+static ist_err
+compare_early(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
+{
+	ist_err e = compare(f, all, err);
+
+	return e ? e : ist__form_pass(f, all, err);
 }
 
 /* After it nothing can fail any more. */
 static ist_err
-wire_up(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err)
+wire_up(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
 {
-	ist_err e = ist__form_connect(f, all, settings, err);
+	ist_err e = ist__form_connect(f, all, f->settings, err);
 
+	if (!e)
+		e = ist__form_await_links(f, true, err);
 	if (!e)
 		e = make_group(f, err);
 	return e ? e : make_line(f, err);
@@ -237,24 +251,33 @@ static ist_err
 steps(struct ist__form *f, struct ist__reader *all, struct ist__writer *w, struct ist_error *err)
 {
 	struct ist__settings settings;
-	ist_err e = prepare(f, w, err);
+	bool early = f->features & IST__FEATURE_LANES && ist__form_at_once(f); /* else descriptors are shown later */
+	ist_err e;
 
-	e = ist__form_exchange(f, 1, "open", e, err, w->at, w->bytes, all);
+	f->settings = &settings;
+	e = prepare(f, w, err);
+	e = ist__form_exchange(f, 1, "open", e, err, w->at, w->bytes, all, early ? compare_early : NULL);
 	if (e)
 		return e;
-	e = compare(f, all, &settings, err);
+	if (!early || f->args.rank != 0)
+		e = compare(f, all, err);
 	if (!ist__form_at_once(f)) {
 		w->bytes = 0;
 		if (!e)
 			e = ist__form_offer(f, w, err);
-		e = ist__form_exchange(f, 2, "offer", e, err, w->at, w->bytes, all);
+		e = ist__form_exchange(f, 2, "offer", e, err, w->at, w->bytes, all, NULL);
 		if (e)
 			return e;
 	}
+	if (!e && (!early || f->args.rank != 0))
+		e = ist__form_pass(f, all, err);
 	if (!e)
-		e = wire_up(f, all, &settings, err);
+		e = wire_up(f, all, err);
 	f->voted = !e;
-	return ist__form_exchange(f, 3, "connect", e, err, NULL, 0, all);
+	/* where all look at one memory, that tells; who has failed tells why */
+	if (!e && f->n_here == f->args.size && f->group->life && f->features & IST__FEATURE_LANES)
+		return ist__form_vote(f, f->group->life, 3, "connect", all, err);
+	return ist__form_exchange(f, 3, "connect", e, err, NULL, 0, all, NULL);
 }
 
 /* All have voted, so there is a group. What others sent to it already was lost for want of memory, and won't come again. */

@@ -362,6 +362,26 @@ join_body(struct ist__form *f, struct ist__writer *w)
 	return w->bad ? IST_NO_MEMORY : IST_OK;
 }
 
+/* In a split a link of the parent may lead to rank 0. False: it has to be dialled. */
+static bool
+join_by_parent(struct ist__form *f, const struct ist__card *root)
+{
+	struct ist__conn *conn = NULL;
+	struct ist__writer w;
+
+	if (!f->parent || f->by_parent)
+		return false;
+	f->by_parent = true; /* once: should it end, dialling tells why */
+	ist__writer_init(&w, f->ctx);
+	if (!join_body(f, &w))
+		conn = ist__form_lane(f, 0, IST__JOIN, w.at, w.bytes);
+	ist__writer_fini(&w);
+	memcpy(f->dialled, root->id, sizeof(f->dialled));
+	f->star[0].post = conn ? ist__inbox_add(&f->inbox, conn, IST__TAG(IST__TAG_STAR, 0)) : NULL;
+	f->star[0].ready = f->star[0].post != NULL;
+	return f->star[0].ready;
+}
+
 /* Dials rank 0 and claims our rank there. What time may heal is kept in rdv.last. */
 static ist_err
 dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *err)
@@ -372,8 +392,11 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	struct ist__conn *conn;
 	struct ist__writer w;
 	int fd;
-	ist_err e = ist__reach(f, root, until, &fd, &f->rdv.last);
+	ist_err e;
 
+	if (join_by_parent(f, root))
+		return IST_OK;
+	e = ist__reach(f, root, until, &fd, &f->rdv.last);
 	if (e == IST_LIMIT)
 		ist__error_copy(err, &f->rdv.last);
 	if (e)
@@ -548,6 +571,7 @@ form_free(struct ist__form *f)
 	ist__free(ctx, f->slot);
 	ist__free(ctx, f->room);
 	ist__free(ctx, f->wires);
+	ist__free(ctx, f->n_fds);
 	ist__free(ctx, f->missing);
 	ist__free(ctx, f);
 }
@@ -746,9 +770,10 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	f->slot = ist__alloc(f->ctx, g->size * sizeof(*f->slot));
 	f->room = ist__alloc(f->ctx, g->size * sizeof(*f->room));
 	f->wires = ist__alloc(f->ctx, g->size * sizeof(*f->wires));
+	f->n_fds = ist__alloc(f->ctx, g->size * sizeof(*f->n_fds));
 	f->missing = ist__alloc(f->ctx, g->size);
 	if (!f->name || (g->at && !f->at) || !f->prefix || !f->backend || !f->options || !f->star || !f->claims || !f->links || !f->local ||
-	    !f->host || !f->slot || !f->room || !f->wires || !f->missing) {
+	    !f->host || !f->slot || !f->room || !f->wires || !f->n_fds || !f->missing) {
 		f->args.size = 0; /* the arrays may not be there */
 		form_free(f);
 		return ist__fail_memory(err, "group_new");

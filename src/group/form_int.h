@@ -14,6 +14,7 @@
 #include "group/group.h"
 #include "group/rendezvous.h"
 
+enum { IST__OFFER_FDS = 8 /* of one member, at most */ };
 enum { IST__TAG_STAR = 2, IST__TAG_LINK = 3, IST__TAG_LOCAL = 4 };
 #define IST__TAG(kind, rank) ((uint64_t)(kind) << 32 | (rank))
 
@@ -33,6 +34,7 @@ struct ist__spoke {
 	struct ist__msg *phase;        /* the message of the step at hand */
 	struct ist__frame *later, **later_last; /* what belongs to the mesh */
 	bool ready;
+	bool lane;  /* handed over by the parent's link, see lane.c */
 	bool ended; /* it closed: rank 0 will say why, or, after our vote, the group will hear of it */
 };
 
@@ -41,6 +43,12 @@ struct ist__contest { /* a second claimant of a rank waits for the first one's a
 	struct ist__spoke spoke;
 	struct ist__claim claim;
 	int64_t until;
+};
+
+enum { IST__SETTING = 256, IST__SETTINGS = 32 };
+struct ist__settings { /* of the backend, as all have agreed on them */
+	struct ist_setting agreed[IST__SETTINGS];
+	char values[IST__SETTINGS][IST__SETTING];
 };
 
 struct ist__form {
@@ -65,6 +73,7 @@ struct ist__form {
 	char bound[IST__BOUND];        /* local address, without port */
 	bool listening;
 	struct ist__rdv rdv;
+	bool by_parent;                /* the parent's link to rank 0 was tried */
 	uint8_t dialled[IST__MEMBER_BYTES]; /* the member that star[0] was dialled as */
 	struct ist__expect expect;
 	bool expecting;
@@ -79,11 +88,12 @@ struct ist__form {
 	struct ist_error rumour;       /* a link ended: who began it, rank 0 knows better; ... */
 	int64_t rumour_until;          /* ... if it says nothing by then, this is the error */
 	bool hosts_known;
-	bool voted;                    /* our last vote is given: from here on only rank 0's word counts */
+	bool voted;                    /* our last vote is given: from here on only rank 0's word counts, or the outcome in vote */
+	struct ist__life *vote;        /* the last step is a vote in this memory; lent */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
 	uint32_t *room;                /* [size]: first member of its room: who shares descriptors, see first_of_room */
 	uint32_t n_here;               /* members of our host */
-	struct { uint32_t n; int32_t fd[IST__FRAME_FDS]; bool came; } *wires; /* [size] descriptors of the offers */
+	struct { uint32_t n; int32_t fd[IST__OFFER_FDS]; bool came; } *wires; /* [size] descriptors of the offers */
 
 	uint32_t proto;
 	uint64_t features, bucket_bytes;
@@ -94,6 +104,9 @@ struct ist__form {
 	struct ist_error passer;       /* the first who was refused; told at the deadline, when somebody is missing */
 	uint8_t *missing;              /* [size]; for poll */
 	struct ist_wire offered;       /* our wire-up */
+	struct ist__settings *settings; /* lent by the steps */
+	bool gave;                     /* the first member of our room has our descriptors */
+	uint32_t *n_fds;               /* [size]: how many each has offered */
 	struct ist__life *life;
 	int life_fd;
 	bool lifeless;                 /* our host's first member can make no memory file: there is no segment */
@@ -114,10 +127,17 @@ void ist__spoke_clear(struct ist__form *f, struct ist__spoke *spoke, bool linger
 /* False: there was no memory for it, and the connection ends. */
 bool ist__form_send(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, uint64_t seq, const void *body, uint64_t bytes);
 void ist__form_send_error(struct ist__spoke *spoke, struct ist__form *f, uint16_t type, const struct ist_error *err);
+/* What rank 0 does when it has heard all and before it hands that on: what is sent there comes before the step ends. */
+typedef ist_err ist__form_between(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 /* One step: status and bytes of all. mine_err: our own failure (then the step fails everywhere with it). *all: readers
  * over the bytes by rank, valid until the next exchange; owner keeps the message. */
 ist_err ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
-	const void *bytes, uint64_t n, struct ist__reader *all);
+	const void *bytes, uint64_t n, struct ist__reader *all, ist__form_between *between);
+/* The halves of it: rank 0 hears all, or the first failure; a member waits for rank 0's word. */
+ist_err ist__form_collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err);
+ist_err ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, struct ist_error *err);
+/* vote.c: the last step where all members share life: we are ready. What rank 0 says is known to be the outcome in that memory. */
+ist_err ist__form_vote(struct ist__form *f, struct ist__life *life, uint32_t step, const char *what, struct ist__reader *all, struct ist_error *err);
 /* What was our own failure gets our rank. */
 void ist__form_own(struct ist__form *f, struct ist_error *err);
 /* Rank 0: all are told, of our own failure with our rank. */
@@ -155,19 +175,24 @@ ist_err ist__reach_local(struct ist__form *f, const struct ist__card *card, int 
 /* The Unix socket that joins us and rank, whatever else it serves for; NULL: there is none. */
 struct ist__spoke *ist__form_near(struct ist__form *f, uint32_t rank);
 
+/* ---- lane.c ---- */
+/* In a split: a ready connection to that rank of the new group, whose other end goes to it by the parent's link together with
+ * what would be said first. NULL: there is no such link, or nothing to make it of; then it is dialled. */
+struct ist__conn *ist__form_lane(struct ist__form *f, uint32_t rank, uint16_t type, const void *body, uint64_t bytes);
+
 /* ---- wire_up.c ---- */
+/* First member of the room that rank will be in, should all of its host stand together. */
+uint32_t ist__form_room(const struct ist__form *f, uint32_t rank);
 ist_err ist__form_dial_links(struct ist__form *f, struct ist_error *err);
-ist_err ist__form_await_links(struct ist__form *f, struct ist_error *err);
+/* A connection that was handed over has ended: the other may have had no descriptor for it. It is dialled, which tells. */
+ist_err ist__form_redial(struct ist__form *f, uint64_t tag, struct ist_error *err);
+/* Waits for those to the first members of our host and room; all: for every one that the mesh will have. */
+ist_err ist__form_await_links(struct ist__form *f, bool all, struct ist_error *err);
 /* Do we stand together with the first members of our host and room? */
 bool ist__form_together(struct ist__form *f);
 ist_err ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 
 /* ---- channel.c ---- */
-enum { IST__SETTING = 256, IST__SETTINGS = 32 };
-struct ist__settings { /* of the backend, as all have agreed on them */
-	struct ist_setting agreed[IST__SETTINGS];
-	char values[IST__SETTINGS][IST__SETTING];
-};
 /* May the channel be opened and offered in one step? Where all use our own backend; a plug-in offers nothing before it is
  * known that the plug-ins fit each other. */
 bool ist__form_at_once(const struct ist__form *f);
@@ -175,9 +200,13 @@ bool ist__form_at_once(const struct ist__form *f);
 ist_err ist__form_open(struct ist__form *f, struct ist__writer *w, struct ist_error *err);
 /* Adds its wire-up. */
 ist_err ist__form_offer(struct ist__form *f, struct ist__writer *w, struct ist_error *err);
+/* Hands our descriptors, once offered, to the first member of our room, before it knows who all of that are. */
+ist_err ist__form_give_fds(struct ist__form *f, struct ist_error *err);
 /* all: what everybody has added to w, in that order. */
 ist_err ist__form_compare(struct ist__form *f, struct ist__reader *all, struct ist__settings *out, struct ist_error *err);
-/* Hands descriptors over, connects. */
+/* Hands descriptors over; all: from how many there are on. */
+ist_err ist__form_pass(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
+/* Connects; all: the rest. */
 ist_err ist__form_connect(struct ist__form *f, struct ist__reader *all, const struct ist__settings *settings, struct ist_error *err);
 
 /* ---- finish.c ---- */

@@ -321,14 +321,13 @@ ist__group_make(struct ist__ep *ep, uint32_t size, struct ist_error *err)
 	g->gone = ist__alloc(ctx, size);
 	g->p2p_in = ist__alloc(ctx, size * sizeof(*g->p2p_in));
 	g->p2p_out = ist__alloc(ctx, size * sizeof(*g->p2p_out));
-	g->prints = ist__alloc(ctx, IST__PRINTS * sizeof(*g->prints));
 	g->ops_compared = ist__alloc(ctx, size * sizeof(*g->ops_compared));
 	g->compared = ist__alloc(ctx, size * sizeof(*g->compared));
 	g->here = ist__alloc(ctx, size * sizeof(*g->here));
 	g->marks = ist__alloc(ctx, size * sizeof(*g->marks));
 	g->who_seen = ist__alloc(ctx, size * sizeof(*g->who_seen));
 	g->answers = ist__alloc(ctx, size);
-	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->prints || !g->ops_compared || !g->compared || !g->here || !g->marks ||
+	if (!g->members || !g->link_of || !g->gone || !g->p2p_in || !g->p2p_out || !g->ops_compared || !g->compared || !g->here || !g->marks ||
 	    !g->who_seen || !g->answers) {
 		group_free(g);
 		ist__fail_memory(err, "group_new");

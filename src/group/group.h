@@ -126,7 +126,7 @@ struct ist__group {
 	uint32_t op_root, prev_root, last_root;
 	uint64_t *p2p_out, *p2p_in;    /* [size] */
 	uint64_t coll_entered;         /* operations of the line that this member has entered */
-	struct ist__print *prints;     /* [IST__PRINTS] */
+	struct ist__print *prints;     /* [IST__PRINTS]; NULL where there is a board */
 	struct ist__desk *board;       /* [size], in life's memory; NULL: none. See board.h */
 	uint8_t *sheets;               /* [size][2], behind the board; NULL: none. See sheets.c */
 	uint64_t sheets_used;          /* operations that had one; who is in one */
@@ -217,6 +217,8 @@ void ist__mark_put(const struct ist__group *g, uint8_t body[IST__FAR_BYTES]);
 void ist__mark_take(struct ist__group *g, uint32_t from, const uint8_t *body, uint64_t bytes);
 
 /* ---- check.c ---- */
+/* Room for what members without a board tell each other. */
+ist_err ist__check_prepare(struct ist__group *g, struct ist_error *err);
 void ist__check_entered(void *group, uint64_t seq, const uint8_t print[IST__PRINT_BYTES]);
 ist_err ist__check_compare(void *group, bool asleep, uint64_t *agreed, struct ist_error *err);
 uint32_t ist__check_absent(void *group, uint64_t seq, uint32_t *ranks, uint32_t room);
@@ -255,6 +257,10 @@ void ist__decide_take(struct ist__group *g, struct ist__msg *msg); /* loop's thr
 /* ---- decide_alive.c ---- */
 /* Is that lost member dead for certain? Takes until then at most; no lock held. */
 bool ist__decide_died(struct ist__group *g, uint32_t rank, int64_t until);
+
+/* ---- lane.c ---- */
+/* A neighbour hands an end of a pair of sockets over. Loop's thread; the frame is taken. */
+void ist__lane_take(struct ist__group *g, struct ist__conn *conn, struct ist__frame *frame);
 
 /* ---- form.c ---- */
 struct ist__form;

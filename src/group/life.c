@@ -24,13 +24,15 @@ enum { MAGIC = 0x4C494645, SLOT = 64, WATCHED = 128 /* as many as the kernel tak
 struct slot {
 	pthread_mutex_t mutex;
 	atomic_uint held; /* 0 never, 1 held, 2 left, 3 seen dead: a mutex tells that only to the first who look */
-	uint8_t pad[SLOT - sizeof(pthread_mutex_t) - sizeof(atomic_uint)];
+	atomic_uint yes, asleep; /* a vote of all: this one's, and whether it has to be woken */
+	uint8_t pad[SLOT - sizeof(pthread_mutex_t) - 3 * sizeof(atomic_uint)];
 };
 _Static_assert(sizeof(struct slot) == SLOT, "one cache line");
 
 struct segment {
 	uint32_t magic, n;
-	uint8_t pad[SLOT - 8];
+	atomic_uint outcome; /* of the vote; enum ist__outcome, set once */
+	uint8_t pad[SLOT - 12];
 	struct slot slots[];
 };
 
@@ -535,6 +537,54 @@ ist__life_look(struct ist__life *life, uint32_t i)
 		return IST__ALIVE_LEFT; /* else it is dead: a living one has it while held is 1 */
 	atomic_store(&s->held, 3);
 	return IST__ALIVE_DEAD;
+}
+
+/* ---- a vote of all ---- */
+
+enum ist__outcome
+ist__life_outcome(struct ist__life *life)
+{
+	return atomic_load(&life->seg->outcome);
+}
+
+enum ist__outcome
+ist__life_settle(struct ist__life *life, enum ist__outcome wish, bool *first)
+{
+	unsigned was = IST__OPEN;
+
+	*first = atomic_compare_exchange_strong(&life->seg->outcome, &was, (unsigned)wish);
+	return *first ? wish : (enum ist__outcome)was;
+}
+
+bool
+ist__life_vote(struct ist__life *life)
+{
+	bool first;
+
+	atomic_store(&life->seg->slots[life->mine].yes, 1);
+	for (uint32_t i = 0; i < life->n; i++)
+		if (!ist__life_voted(life, i))
+			return false; /* then that one will see that all have */
+	ist__life_settle(life, IST__ALL_YES, &first);
+	return first;
+}
+
+bool
+ist__life_voted(struct ist__life *life, uint32_t i)
+{
+	return atomic_load(&life->seg->slots[i].yes) == 1;
+}
+
+void
+ist__life_sleeps(struct ist__life *life)
+{
+	atomic_store(&life->seg->slots[life->mine].asleep, 1);
+}
+
+bool
+ist__life_asleep(struct ist__life *life, uint32_t i)
+{
+	return atomic_load(&life->seg->slots[i].asleep) == 1;
 }
 
 void

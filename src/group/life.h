@@ -53,4 +53,17 @@ void ist__life_held(const struct ist__life *life, uint64_t *memory, uint64_t *sh
 /* The last owner leaves in good order (if a slot was held); the segment goes soon after. Waits for nobody. */
 void ist__life_free(struct ist__life *life);
 
+/* One vote of all n, by whoever holds a slot. The outcome is a word that is set once: yes by who sees that all have said
+ * yes, no by who gives up. So nobody is ever in doubt, whoever dies when. */
+enum ist__outcome { IST__OPEN = 0, IST__ALL_YES = 1, IST__NO = 2 };
+/* Says yes. True: with it all have, and it is we who know it first. */
+bool ist__life_vote(struct ist__life *life);
+bool ist__life_voted(struct ist__life *life, uint32_t i);
+enum ist__outcome ist__life_outcome(struct ist__life *life);
+/* Sets it, unless it is set; returns what it is. *first: by us. */
+enum ist__outcome ist__life_settle(struct ist__life *life, enum ist__outcome wish, bool *first);
+/* Who waits in some other way from now on says so, then looks at the outcome again. Who settles it wakes those. */
+void ist__life_sleeps(struct ist__life *life);
+bool ist__life_asleep(struct ist__life *life, uint32_t i);
+
 #endif

@@ -346,7 +346,6 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 	struct ist__msg *m;
 	struct ist_error e;
 
-	(void)conn;
 	if (f->generation != g->generation) { /* of an earlier group on this connection, or a forged one */
 		ist__frame_free(g->loop, f);
 		return;
@@ -356,6 +355,10 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 		ist__mark_take(g, l->rank, f->body, f->bytes);
 		pthread_mutex_unlock(&g->lock);
 		ist__frame_free(g->loop, f);
+		return;
+	}
+	if (f->type == IST__LANE) {
+		ist__lane_take(g, conn, f);
 		return;
 	}
 	if (f->to != g->rank && f->to != IST__ALL) {

@@ -242,17 +242,42 @@ keep_for_later(struct ist__spoke *s, struct ist__event *ev)
 }
 
 static ist_err
+keep_fds(struct ist__form *f, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
+{
+	if (from >= f->args.size || f->wires[from].came || n > IST__OFFER_FDS)
+		return ist__fail(err, IST_BAD_FORMAT, "group_new", "descriptors from rank %u came twice or from nowhere", from);
+	f->wires[from].n = n;
+	memcpy(f->wires[from].fd, fds, n * sizeof(*fds));
+	f->wires[from].came = true;
+	return IST_OK;
+}
+
+/* One member's, or those of several, which then are said. What was not kept goes with the frame. */
+static ist_err
 take_fds(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 {
-	uint32_t from = ev->frame->from;
+	struct ist__frame *x = ev->frame;
+	struct ist__reader r;
+	ist_err e = IST_OK;
 
-	if (from >= f->args.size || f->wires[from].came)
-		return ist__fail(err, IST_BAD_FORMAT, "group_new", "descriptors from rank %u came twice or from nowhere", from);
-	f->wires[from].n = ev->frame->n_fds;
-	memcpy(f->wires[from].fd, ev->frame->fds, sizeof(f->wires[from].fd));
-	f->wires[from].came = true;
-	ev->frame->n_fds = 0;
-	return IST_OK;
+	if (x->bytes == 1) {
+		e = keep_fds(f, x->from, x->fds, x->n_fds, err);
+		x->n_fds = e ? x->n_fds : 0;
+		return e;
+	}
+	ist__reader_init(&r, x->body + 1, x->bytes - 1);
+	while (!e && r.left > 0) {
+		uint32_t from = ist__get_u32(&r), n = ist__get_u8(&r);
+
+		if (r.bad || n > x->n_fds)
+			return ist__fail(err, IST_BAD_FORMAT, "group_new", "a bundle of descriptors that can't be read");
+		e = keep_fds(f, from, x->fds, n, err);
+		if (e)
+			break;
+		x->n_fds -= n;
+		memmove(x->fds, x->fds + n, x->n_fds * sizeof(*x->fds));
+	}
+	return e;
 }
 
 static void
@@ -280,7 +305,7 @@ on_fail(const struct ist__form *f, const struct ist__msg *m, struct ist_error *e
 }
 
 /* Rank 0: a member failed in its step. What it says of that goes to all, unless it is only that its time is over: then
- * collect waits for better stories. */
+ * ist__form_collect waits for better stories. */
 static ist_err
 failed_step(struct ist__form *f, uint32_t rank, const struct ist__msg *m, struct ist_error *err)
 {
@@ -411,6 +436,12 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 		settle_contests(f, IST_NO_RANK);
 		return IST_OK;
 	}
+	if (s->lane && !f->voted) {
+		uint64_t tag = ev->post->tag;
+
+		ist__spoke_clear(f, s, false);
+		return ist__form_redial(f, tag, err);
+	}
 	if (kind == IST__TAG_LOCAL && !f->hosts_known) {
 		ist__spoke_clear(f, s, false); /* then the two are not together, and TCP serves */
 		return IST_OK;
@@ -432,7 +463,10 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 	if (kind == IST__TAG_STAR && f->args.rank != 0)
 		rank = 0;
 	e = lost_member(f, ev, rank, err);
-	ist__spoke_clear(f, s, false);
+	if (f->vote) /* all may have said yes before: then there is a group, which has lost that one */
+		s->ended = true;
+	else
+		ist__spoke_clear(f, s, false);
 	return e;
 }
 
@@ -539,10 +573,14 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 		ist_error_init(&e);
 		ist_error_init(&late);
 		ist__fail(&e, IST_TIMEOUT, "group_new", "the deadline passed in step \"%s\"", what);
+		if (f->vote && ist__life_outcome(f->vote))
+			return IST_OK;
 		for (uint32_t r = 1; r < f->args.size; r++) {
 			const struct ist__msg *m = f->star[r].phase;
 			struct ist__reader in;
 
+			if (f->vote && ist__life_voted(f->vote, f->slot[r]))
+				continue;
 			if (!m || m->seq != step) {
 				missing++;
 				ist__fail_rank(&e, r);
@@ -572,8 +610,8 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 	}
 }
 
-static ist_err
-collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
+ist_err
+ist__form_collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
 {
 	int64_t own = f->deadline;
 	ist_err e;
@@ -585,13 +623,12 @@ collect(struct ist__form *f, uint32_t step, const char *what, struct ist_error *
 	return e;
 }
 
-/* Puts the bytes of all, by rank, behind each other, and readers over them. */
+/* Puts the bytes of all, by rank, behind each other. */
 static ist_err
-gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct ist__reader *all, struct ist_error *err)
+gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct ist_error *err)
 {
 	struct ist__writer w;
 	struct ist__msg *keep = NULL;
-	bool sent = true;
 
 	ist__writer_init(&w, f->ctx);
 	for (uint32_t r = 0; r < f->args.size; r++) {
@@ -614,17 +651,22 @@ gather(struct ist__form *f, uint32_t step, const void *bytes, uint64_t n, struct
 		return ist__fail_memory(err, "group_new");
 	}
 	memcpy(keep->body, w.at, w.bytes);
-	for (uint32_t r = 1; r < f->args.size; r++)
-		sent &= ist__form_send(&f->star[r], f, IST__PHASE, step, w.at, w.bytes);
 	ist__writer_fini(&w);
-	if (!sent && !f->voted) { /* the last word counts once one member may have it: who could not be told loses us, and we him */
-		ist__msg_free(f->inbox.loop, keep);
-		return ist__fail_memory(err, "group_new");
-	}
 	ist__msg_free(f->inbox.loop, f->star[0].phase);
 	f->star[0].phase = keep;
-	(void)all;
 	return IST_OK;
+}
+
+static ist_err
+hand_on(struct ist__form *f, struct ist_error *err)
+{
+	const struct ist__msg *m = f->star[0].phase;
+	bool sent = true;
+
+	for (uint32_t r = 1; r < f->args.size; r++)
+		sent &= ist__form_send(&f->star[r], f, IST__PHASE, m->seq, m->body, m->bytes);
+	/* the last word counts once one member may have it: who could not be told loses us, and we him */
+	return sent || f->voted ? IST_OK : ist__fail_memory(err, "group_new");
 }
 
 static ist_err
@@ -644,8 +686,8 @@ spread(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
 }
 
 /* A member waits a little past its own deadline for rank 0's word, so that both sides end alike. */
-static ist_err
-await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, struct ist_error *err)
+ist_err
+ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, struct ist_error *err)
 {
 	int64_t own = f->deadline;
 	ist_err e = IST_OK;
@@ -668,7 +710,7 @@ await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, s
 
 ist_err
 ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err mine, struct ist_error *err,
-	const void *bytes, uint64_t n, struct ist__reader *all)
+	const void *bytes, uint64_t n, struct ist__reader *all, ist__form_between *between)
 {
 	struct ist__writer w;
 	struct ist_error told;
@@ -678,7 +720,7 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	if (f->args.rank == 0) {
 		if (mine == IST_TIMEOUT) { /* others may know better whose fault it is, or say it by their silence */
 			ist_error_init(&told);
-			if (collect(f, step, what, &told))
+			if (ist__form_collect(f, step, what, &told))
 				ist__error_copy(err, &told);
 		}
 		if (mine) {
@@ -686,10 +728,16 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 				ist__fail_per_rank(err, 0, err ? err->code : mine);
 			return ist__form_fail_all(f, err);
 		}
-		e = collect(f, step, what, err);
+		e = ist__form_collect(f, step, what, err);
 		if (!e)
-			e = gather(f, step, bytes, n, all, err);
-		return e ? ist__form_fail_all(f, err) : spread(f, all, err);
+			e = gather(f, step, bytes, n, err);
+		if (!e)
+			e = spread(f, all, err);
+		if (!e && between)
+			e = between(f, all, err);
+		if (!e)
+			e = hand_on(f, err);
+		return e ? ist__form_fail_all(f, err) : IST_OK;
 	}
 	ist__writer_init(&w, f->ctx);
 	ist__put_u8(&w, mine ? 1 : 0);
@@ -702,7 +750,7 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	if (!sent) /* nobody will answer what was not said; rank 0 sees us go */
 		return mine ? mine : ist__fail_memory(err, "group_new");
 	ist_error_init(&told);
-	e = await_word(f, IST__PHASE, step, what, &told);
+	e = ist__form_await_word(f, IST__PHASE, step, what, &told);
 	if (mine == IST_TIMEOUT && e == IST_TIMEOUT && told.n_ranks > 0 && told.ranks[0] != 0)
 		mine = IST_OK; /* rank 0 has heard all */
 	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT))

@@ -29,6 +29,20 @@ add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16
 	return IST_OK;
 }
 
+/* By the parent's link, if there is one. *e: how it went, when true. */
+static bool
+lane(struct ist__form *f, struct ist__spoke *s, uint32_t to, uint64_t tag, uint16_t type, ist_err *e, struct ist_error *err)
+{
+	struct ist__conn *conn = ist__form_lane(f, to, type, NULL, 0);
+
+	if (!conn)
+		return false;
+	s->post = ist__inbox_add(&f->inbox, conn, tag);
+	s->ready = s->lane = s->post != NULL;
+	*e = s->ready ? IST_OK : ist__fail_memory(err, "group_new");
+	return true;
+}
+
 static ist_err
 dial_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 {
@@ -98,6 +112,20 @@ first_of_room(const struct ist__form *f, uint32_t r)
 	return first;
 }
 
+uint32_t
+ist__form_room(const struct ist__form *f, uint32_t r)
+{
+	return first_of_room(f, r);
+}
+
+static ist_err
+join_link(struct ist__form *f, uint32_t to, struct ist_error *err)
+{
+	ist_err e;
+
+	return lane(f, &f->links[to], to, IST__TAG(IST__TAG_LINK, to), IST__LINK, &e, err) ? e : dial_link(f, to, err);
+}
+
 /* Nobody there: then the member stands alone. */
 static ist_err
 dial_local(struct ist__form *f, uint32_t first, struct ist_error *err)
@@ -108,6 +136,24 @@ dial_local(struct ist__form *f, uint32_t first, struct ist_error *err)
 	if (e == IST_UNSUPPORTED)
 		return IST_OK;
 	return e ? e : add_conn(f, &f->local[first], fd, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, err);
+}
+
+static ist_err
+join_local(struct ist__form *f, uint32_t first, struct ist_error *err)
+{
+	ist_err e;
+
+	return lane(f, &f->local[first], first, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, &e, err) ? e : dial_local(f, first, err);
+}
+
+ist_err
+ist__form_redial(struct ist__form *f, uint64_t tag, struct ist_error *err)
+{
+	uint32_t to = (uint32_t)tag;
+
+	if (to == first_of_room(f, f->args.rank))
+		f->gave = false; /* what went that way is lost */
+	return tag >> 32 == IST__TAG_LINK ? dial_link(f, to, err) : dial_local(f, to, err);
 }
 
 static bool
@@ -142,18 +188,18 @@ ist__form_dial_links(struct ist__form *f, struct ist_error *err)
 	ist_err e;
 
 	for (uint32_t i = 0; i < n; i++)
-		if (nb[i] < me && linked(nb, n, me, nb[i]) && (e = dial_link(f, nb[i], err)))
+		if (nb[i] < me && linked(nb, n, me, nb[i]) && (e = join_link(f, nb[i], err)))
 			return e;
 	/* the star or a link may join us already, or have shown that nothing does */
-	if (first != me && first != 0 && !linked(nb, n, me, first) && (e = dial_local(f, first, err)))
+	if (first != me && first != 0 && !linked(nb, n, me, first) && (e = join_local(f, first, err)))
 		return e;
 	if (room != me && room != first && !linked(nb, n, me, room))
-		return dial_local(f, room, err);
+		return join_local(f, room, err);
 	return IST_OK;
 }
 
 ist_err
-ist__form_await_links(struct ist__form *f, struct ist_error *err)
+ist__form_await_links(struct ist__form *f, bool all, struct ist_error *err)
 {
 	uint32_t nb[64], n = ist__mesh_neighbours(f->args.rank, f->args.size, nb), me = f->args.rank;
 	uint32_t first = first_of_host(f, me), room = first_of_room(f, me);
@@ -165,8 +211,8 @@ ist__form_await_links(struct ist__form *f, struct ist_error *err)
 		for (uint32_t i = 0; i < n; i++) {
 			struct ist__spoke *s = &f->links[nb[i]];
 
-			if (!linked(nb, n, me, nb[i]))
-				continue; /* the star serves */
+			if (!linked(nb, n, me, nb[i]) || (!all && nb[i] != first && nb[i] != room))
+				continue; /* the star serves, or there is time */
 			if (!s->post || !s->ready)
 				waits = true;
 			else if (!right_member(f, s, nb[i]))

@@ -35,7 +35,6 @@ struct ist__conn {
 	uint8_t ours[IST__HELLO_BYTES], theirs[IST__HELLO_BYTES];
 	char peer[128];
 
-	uint8_t in[IN_BYTES];
 	uint32_t n_in;
 	struct ist__frame *partial; /* header known, body still coming */
 	uint32_t partial_bytes;
@@ -54,6 +53,8 @@ struct ist__conn {
 	bool attached, wants_out, broken, gone, starved;
 	int64_t short_since; /* when the kernel had no memory for what we send; 0: it has */
 	struct ist__job job;
+
+	uint8_t in[IN_BYTES]; /* last: it is not zeroed */
 };
 
 static void on_event(struct ist__watch *watch, uint32_t events);
@@ -108,11 +109,22 @@ name_peer(struct ist__conn *c, int fd)
 	return true;
 }
 
-struct ist__conn *
-ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct ist__self *self, int64_t hello_deadline)
+/* What comes in is written before it is read: only the rest is zeroed. */
+static struct ist__conn *
+conn_alloc(const struct ist__ctx *ctx)
+{
+	struct ist__conn *c = ist__alloc_aligned(ctx, sizeof(*c), 16);
+
+	if (c)
+		memset(c, 0, offsetof(struct ist__conn, in));
+	return c;
+}
+
+static struct ist__conn *
+conn_make(struct ist__loop *loop, int fd, enum ist__side side, const struct ist__self *self)
 {
 	const struct ist__ctx *ctx = ist__env_ctx(ist__loop_env(loop));
-	struct ist__conn *c = ist__alloc(ctx, sizeof(*c));
+	struct ist__conn *c = conn_alloc(ctx);
 
 	if (c && !name_peer(c, fd)) {
 		ist__free(ctx, c);
@@ -127,16 +139,40 @@ ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct 
 	c->timer.on = on_timer;
 	c->side = side;
 	c->self = *self;
-	c->hello_deadline = hello_deadline;
 	c->last = &c->first;
 	c->urgent_last = &c->urgent;
 	pthread_mutex_init(&c->lock, NULL);
 	atomic_store(&c->heard, ist__now());
+	return c;
+}
+
+struct ist__conn *
+ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct ist__self *self, int64_t hello_deadline)
+{
+	struct ist__conn *c = conn_make(loop, fd, side, self);
+
+	if (!c)
+		return NULL;
+	c->hello_deadline = hello_deadline;
 	ist__hello_make(self, c->ours);
 	if (side == IST__INITIATOR) {
 		memcpy(c->raw, c->ours, IST__HELLO_BYTES);
 		c->n_raw = IST__HELLO_BYTES;
 	}
+	return c;
+}
+
+struct ist__conn *
+ist__conn_handed(struct ist__loop *loop, int fd, const struct ist__self *self, const struct ist__agreed *agreed)
+{
+	struct ist__conn *c = conn_make(loop, fd, IST__INITIATOR, self);
+
+	if (!c)
+		return NULL;
+	c->agreed = *agreed;
+	c->hello_deadline = IST__NEVER;
+	c->phase = OPEN;
+	atomic_store(&c->ready, true);
 	return c;
 }
 
@@ -666,7 +702,7 @@ keep_fds(struct ist__conn *c, struct msghdr *m)
 		n = (uint32_t)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int32_t));
 		memcpy(fds, CMSG_DATA(h), n * sizeof(int32_t));
 		for (uint32_t i = 0; i < n; i++)
-			if (c->n_fds < FDS_KEPT && atomic_load(&c->ready))
+			if (c->n_fds < FDS_KEPT && c->phase >= PROOF) /* the first frame may have come right behind the proof */
 				c->fds[c->n_fds++] = fds[i];
 			else
 				close(fds[i]); /* nobody asked for them */
@@ -725,6 +761,14 @@ read_some(struct ist__conn *c, uint32_t *budget)
 	return true;
 }
 
+/* The proof was not among it: nobody asked this one for descriptors. */
+static void
+drop_fds(struct ist__conn *c)
+{
+	while (c->n_fds > 0 && c->phase < OPEN)
+		close(c->fds[--c->n_fds]);
+}
+
 static void
 on_event(struct ist__watch *watch, uint32_t events)
 {
@@ -745,6 +789,7 @@ on_event(struct ist__watch *watch, uint32_t events)
 			return;
 		if (c->phase == PROOF && !proof_in(c) && c->phase != PROOF)
 			return;
+		drop_fds(c);
 		if (c->phase == OPEN && !parse(c))
 			return;
 	}
@@ -782,6 +827,12 @@ ist__conn_give(struct ist__conn *c, const struct ist__conn_ops *ops, void *owner
 {
 	c->ops = ops;
 	c->owner = owner;
+}
+
+void
+ist__conn_replay(struct ist__conn *c, struct ist__frame *frame)
+{
+	c->ops->frame(c, c->owner, frame);
 }
 
 uint64_t

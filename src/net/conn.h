@@ -16,7 +16,7 @@
 #include "net/hello.h"
 #include "net/loop.h"
 
-enum { IST__FRAME_HEADER = 32, IST__FRAME_MAX = (1 << 20) + 4096, IST__FRAME_FDS = 8 };
+enum { IST__FRAME_HEADER = 32, IST__FRAME_MAX = (1 << 20) + 4096, IST__FRAME_FDS = 32 };
 
 enum ist__frame_flag {
 	IST__FRAME_CRITICAL = 1, /* whoever does not know the type must give up */
@@ -56,10 +56,15 @@ struct ist__conn_ops {
  * its key is lent. NULL: no memory. */
 struct ist__conn *ist__conn_new(struct ist__loop *loop, int fd, enum ist__side side, const struct ist__self *self,
 	int64_t hello_deadline);
+/* The same for one end of a pair whose other end was handed to, or by, a member that is known already: no hello is said, it
+ * is ready at once. */
+struct ist__conn *ist__conn_handed(struct ist__loop *loop, int fd, const struct ist__self *self, const struct ist__agreed *agreed);
 /* Begins to read and to say hello, with this owner. Any thread. */
 void ist__conn_attach(struct ist__conn *conn, const struct ist__conn_ops *ops, void *owner);
 /* Another owner from now on. Loop's thread. */
 void ist__conn_give(struct ist__conn *conn, const struct ist__conn_ops *ops, void *owner);
+/* Gives the owner a frame that came before he was it. Loop's thread. */
+void ist__conn_replay(struct ist__conn *conn, struct ist__frame *frame);
 /* No callback comes after it has returned, and conn is gone. linger: what is queued is still sent, for at most a second,
  * in the background. Any thread but under a lock that a callback takes. */
 void ist__conn_close(struct ist__conn *conn, bool linger);

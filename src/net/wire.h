@@ -12,7 +12,7 @@ enum ist__type {
 	IST__LINK = 7, IST__HOSTLINK = 8, IST__FDS = 9, IST__ASK = 10, IST__ANSWER = 11,
 	/* a formed group's mesh (group/mesh.c) */
 	IST__PING = 16, IST__LOST = 17, IST__LEFT = 18, IST__ABORT = 19, IST__CHECK = 20, IST__WHO = 21, IST__HERE = 22,
-	IST__HELD = 23, IST__HELD_ASK = 24, IST__BELL = 25, IST__CANT = 26,
+	IST__HELD = 23, IST__HELD_ASK = 24, IST__BELL = 25, IST__CANT = 26, IST__LANE = 27,
 	/* byte strings and barrier (group/objects.c) */
 	IST__BARRIER = 32, IST__BROADCAST = 33, IST__GATHER = 34, IST__ALL_GATHER = 35, IST__SEND = 36, IST__VOTE = 37,
 	/* a meeting place (meet/store.c) */

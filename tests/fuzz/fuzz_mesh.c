@@ -72,6 +72,7 @@ make(struct rig *rig, uint32_t size)
 	g->name = ist__strdup(g->ctx, "fuzz");
 	g->links = ist__alloc(g->ctx, n * sizeof(*g->links));
 	must(g->name && g->links);
+	must(ist__check_prepare(g, NULL) == IST_OK);
 	for (uint32_t r = 0; r < size; r++)
 		g->link_of[r] = -1;
 	for (uint32_t i = 0; i < n; i++)

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * lane.c - the connections of a split. Two members whom a link of the parent joins on one host need not dial: the one makes a
+ * pair of sockets and hands one end over by that link. Nobody says hello, since the link's did. From then on the connection
+ * is like any other: parent and child live and end apart.
+ *
+ * Body of LANE: u8 1 (descriptors), u16 type, u32 from, u64 generation, and the body of the first frame on it.
+ */
+#include "base/bytes.h"
+#include "group/form_int.h"
+#include "net/wire.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { HEAD = 1 + 2 + 4 + 8 };
+
+static struct ist__frame *
+lane_frame(struct ist__form *f, uint16_t type, const void *body, uint64_t bytes)
+{
+	struct ist__frame *x = ist__frame_new(f->inbox.loop, IST__LANE, NULL, HEAD + bytes);
+
+	if (!x)
+		return NULL;
+	x->flags = IST__FRAME_HAS_FDS;
+	x->generation = f->parent->generation;
+	x->from = f->parent->rank;
+	x->body[0] = 1;
+	x->body[1] = (uint8_t)type;
+	x->body[2] = (uint8_t)(type >> 8);
+	ist__store_u32(x->body + 3, f->args.rank);
+	ist__store_u64(x->body + 7, f->generation);
+	if (bytes > 0)
+		memcpy(x->body + HEAD, body, bytes);
+	return x;
+}
+
+/* Lock of the parent held. */
+static struct ist__conn *
+link_to(struct ist__group *parent, uint32_t rank)
+{
+	int32_t at = parent->link_of[rank];
+	struct ist__conn *conn = at >= 0 ? parent->links[at].conn : NULL;
+
+	return conn && ist__conn_is_unix(conn) && ist__conn_is_ready(conn) ? conn : NULL;
+}
+
+struct ist__conn *
+ist__form_lane(struct ist__form *f, uint32_t rank, uint16_t type, const void *body, uint64_t bytes)
+{
+	struct ist__group *parent = f->parent;
+	struct ist__conn *conn = NULL, *link;
+	struct ist__frame *x;
+	bool sent = false;
+	int fds[2];
+
+	if (!parent || !(parent->features & IST__FEATURE_LANES) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds))
+		return NULL;
+	x = lane_frame(f, type, body, bytes);
+	if (!x) {
+		close(fds[0]);
+		close(fds[1]);
+		return NULL;
+	}
+	x->fds[0] = fds[1];
+	x->n_fds = 1;
+	pthread_mutex_lock(&parent->lock);
+	link = link_to(parent, f->parent_ranks[rank]);
+	if (link)
+		conn = ist__conn_handed(f->inbox.loop, fds[0], &f->self, ist__conn_agreed(link));
+	if (conn)
+		sent = ist__conn_send(link, x);
+	pthread_mutex_unlock(&parent->lock);
+	if (!conn)
+		ist__frame_free(f->inbox.loop, x);
+	if (!link)
+		close(fds[0]);
+	if (sent)
+		return conn;
+	ist__conn_close(conn, false);
+	return NULL;
+}
+
+void
+ist__lane_take(struct ist__group *g, struct ist__conn *conn, struct ist__frame *f)
+{
+	struct ist__conn *lane = NULL;
+	struct ist__frame *x = NULL;
+
+	if (f->n_fds == 1 && f->bytes >= HEAD)
+		x = ist__frame_new(g->loop, (uint16_t)(f->body[1] | f->body[2] << 8), f->body + HEAD, f->bytes - HEAD);
+	if (x) {
+		x->from = ist__load_u32(f->body + 3);
+		x->generation = ist__load_u64(f->body + 7);
+		lane = ist__conn_handed(g->loop, f->fds[0], &g->ep->self, ist__conn_agreed(conn));
+		f->n_fds = 0;
+	}
+	ist__frame_free(g->loop, f);
+	if (lane) {
+		ist__ep_visit(g->ep, lane, x);
+		return;
+	}
+	ist__frame_free(g->loop, x);
+	ist__ep_starved(g->ep); /* the other end sees it closed, and comes again */
+}
