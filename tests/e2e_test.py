@@ -43,7 +43,9 @@ def write(path, tensors, seed=1, pad_to=None):
         text += b" " * ((pad_to - len(text)) % 8)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + rng.randbytes(at))
+        f.write(struct.pack("<Q", len(text)) + text)
+        for done in range(0, at, 1 << 27): # randbytes has a limit
+            f.write(rng.randbytes(min(1 << 27, at - done)))
 
 
 def wait_for(condition):
