@@ -38,6 +38,7 @@ leave(uint32_t n, uint32_t n_sources, uint64_t leavers, const enum when *when)
 	kit_new(&k, n, n_sources);
 	k.on_loss = IST_ON_LOSS_CONTINUE;
 	k.bucket = MIB / 16;
+	k.small = true;
 	for (uint32_t i = 0; i < n; i++)
 		if (leavers >> i & 1)
 			k.members[i].custom = !(k.members[i].own_sink = k.members[i].source);
@@ -116,6 +117,7 @@ stay(uint32_t n, uint32_t n_sources, uint64_t full, enum when when)
 	kit_new(&k, n, n_sources);
 	k.on_loss = IST_ON_LOSS_CONTINUE;
 	k.bucket = MIB / 16;
+	k.small = true;
 	for (uint32_t i = 0; i < n; i++)
 		if (full >> i & 1)
 			k.members[i].custom = !(k.members[i].own_sink = k.members[i].source);

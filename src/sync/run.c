@@ -102,8 +102,11 @@ fetch_bucket(struct ist__sync_body *s, uint64_t b, const struct ist__offer *give
 			n = run_of_file(t, m, p, k->n_pieces - i, &bytes);
 			e = ist__checkpoint_fetch_file(source->ck, m->items[local].file, m->items[local].offset + p->offset, bytes, to + p->at, &why);
 		}
-		if (e)
+		if (e) {
+			if (s->up.own) /* what it can't read concerns all, unlike its sink */
+				s->up.failed = s->up.own = false;
 			fail_piece(s, &why, b, p);
+		}
 	}
 	return e;
 }
@@ -285,8 +288,9 @@ issue(struct runner *r, uint64_t b)
 	e = part ? release(r, slot) : IST_OK;
 	if (e)
 		return e;
-	if (mine && !s->up.failed)
-		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr); /* remembered; a failed member goes on sending */
+	/* what goes wrong is remembered; a failed member goes on sending, and right bytes as long as the others may go on with them */
+	if (mine && (!s->up.failed || s->up.own))
+		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr);
 	/* after the fetch: the others come here when they are through with what the slot held, and that takes time as well */
 	if (is_checked(r, b))
 		e = check_all(r);
