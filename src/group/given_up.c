@@ -32,9 +32,25 @@ ist__fail_told_by(struct ist_error *err, uint32_t rank)
 	ist__fail_prefix(err, "rank %u: ", rank);
 }
 
+/* EVICTED is what the lost one says of itself; to all others it is lost. */
+static void
+hear_eviction(struct ist_error *err, uint32_t self, const char *op)
+{
+	struct ist_error said = *err;
+
+	if (err->code != IST_EVICTED || (err->n_ranks == 1 && err->ranks[0] == self))
+		return;
+	ist__fail(err, IST_PEER_LOST, op, "%s", said.detail);
+	for (uint32_t i = 0; i < said.n_ranks; i++)
+		ist__fail_rank(err, said.ranks[i]);
+	for (uint32_t i = 0; i < said.n_per_rank; i++)
+		ist__fail_per_rank(err, said.per_rank[i].rank, said.per_rank[i].code);
+}
+
 bool
 ist__hear_loss(struct ist_error *err, uint32_t self, const char *op)
 {
+	hear_eviction(err, self, op);
 	for (uint32_t i = 0; i < err->n_ranks && is_loss(err->code); i++)
 		if (err->ranks[i] == self) {
 			ist__given_up(err, self, op);

@@ -205,7 +205,7 @@ void ist__mesh_name_absent(struct ist__group *g, uint64_t op, uint64_t coll, str
 /* ---- given_up.c ---- */
 /* The others take this member, rank self, for lost: err says so, in their words, and becomes EVICTED. */
 void ist__given_up(struct ist_error *err, uint32_t self, const char *op);
-/* The same for an error of others that is such a loss. False: it is not, and stays. */
+/* The same for an error of others that is such a loss; EVICTED of another is its loss. False: it is not this member's. */
 bool ist__hear_loss(struct ist_error *err, uint32_t self, const char *op);
 /* Rank tells of err, which happened to it: it is named too, unless the error is that others are lost or late. */
 void ist__fail_told_by(struct ist_error *err, uint32_t rank);

@@ -121,16 +121,6 @@ code_of(const struct ist_error *why, uint32_t rank)
 	return IST_PEER_LOST; /* who told first did not say */
 }
 
-/* One that is left behind may live, and would wait for us. In the old group it hears that it need not. */
-static void
-bid_farewell(struct ist__sync_body *s, uint32_t rank, ist_err code, const struct ist_error *why)
-{
-	struct ist_error e = *why;
-
-	e.code = code;
-	(void)ist_group_evict(s->group, rank, &e, NULL);
-}
-
 static void
 note_lost(struct ist__sync_body *s, const bool *lost, const struct ist_error *why)
 {
@@ -145,7 +135,6 @@ note_lost(struct ist__sync_body *s, const bool *lost, const struct ist_error *wh
 		if (s->n_lost < IST_ERROR_RANKS)
 			s->lost[s->n_lost++] = (struct ist_rank_error){ s->names[i], code };
 		ist__log(s->ctx, IST_LOG_WARN, "rank %u is lost (%s); going on without it", s->names[i], ist_err_name(code));
-		bid_farewell(s, i, code, why);
 	}
 }
 
