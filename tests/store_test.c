@@ -132,7 +132,7 @@ static int
 run(struct ranks *r, uint32_t rank, void *arg)
 {
 	const struct place *p = arg;
-	struct state before, after;
+	struct state before = { 0 }, after;
 	struct member m;
 	double t[3];
 
