@@ -159,6 +159,8 @@ class Round:
             bad = {r for r in bad if not self.doubts(r)}
             if (self.stopped or self.kind in ("own", "abort")) and self.plan["on_loss"] == "continue":
                 bad -= {self.sleeper} # the others left it behind
+                if self.plan["fault"] == "FULL": # and each that writes there too, for its own reason
+                    bad -= {r for r in self.culprits(None) if told.get(r, {}).get("code") == "NO_SPACE" and self.names(r) == {r}}
             if not bad:
                 return
         self.say("DISAGREE", f"{phase}: ranks {sorted(good)} have success, " + "; ".join(f"rank {r} {told[r]['code']}: {told[r]['detail']}" for r in sorted(bad)))
