@@ -14,8 +14,9 @@
 #include <cmocka.h>
 
 #define MIB (UINT64_C(1) << 20)
-/* What the loop keeps for the next messages of all groups, and frames on the way. */
+/* What the loop keeps for the next messages of all groups, frames on the way, and a group's dead handles. */
 #define AROUND (UINT64_C(16) << 10)
+enum { GROUPS = 4 };
 
 static uint8_t bulk[64 << 10];
 static _Atomic int64_t out; /* bytes that the library has now */
@@ -66,7 +67,7 @@ settled(void)
 	while (last != now) {
 		CHECK(now_s() < until);
 		last = now;
-		usleep(400000);
+		usleep(1100000); /* connections linger for a second at most */
 		now = out;
 	}
 	return now;
@@ -181,14 +182,6 @@ join(struct member *m, const char *at, uint32_t n, uint32_t rank)
 	all_gather_ranks(m, rank, n);
 }
 
-static void
-leave(struct member *m)
-{
-	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err);
-	CHECK(ist_group_free(m->g) == IST_OK);
-	m->g = NULL;
-}
-
 /* Lent memory is counted while it is lent, to the page. */
 static void
 lends(struct member *m)
@@ -218,40 +211,51 @@ struct job {
 	char at[64];
 };
 
+/* One group from its making to its end; before: what was out when it began. */
+static void
+live(struct member *m, const struct job *job, uint32_t rank, uint32_t n, int64_t before)
+{
+	struct ist_group_info info;
+	int64_t mine;
+
+	join(m, job->at, n, rank);
+	cast(m, bulk, sizeof(bulk));
+	mine = settled() - before;
+	info = info_of(m);
+	if (before > 0) {
+		if (rank == 0)
+			printf("%u members, transport %u: %llu bytes alone (%lld counted), %llu shared\n", n, job->transport, (unsigned long long)info.memory_bytes,
+				(long long)mine, (unsigned long long)info.shared_bytes);
+		fflush(stdout);
+		CHECK((int64_t)info.memory_bytes <= mine + 4096 && mine <= (int64_t)(info.memory_bytes + AROUND));
+	}
+	use(m, rank, n, job->transport);
+	CHECK_ERR(IST_OK, ist_barrier(m->g, 0, &m->err), &m->err);
+	CHECK(ist_group_free(m->g) == IST_OK);
+	m->g = NULL;
+}
+
+/* What the env keeps for all groups comes with the first one; from then on each gives back all that it took, but for the handles of
+ * its requests: the last dead ones are kept, so that they are known for dead. */
 static int
 holds(struct ranks *r, uint32_t rank, void *arg)
 {
 	const struct job *job = arg;
-	uint32_t transport = job->transport;
-	int64_t before, mine;
-	double until;
-	struct ist_group_info info;
 	struct file left[FILES];
+	int64_t after[GROUPS];
 	struct member m;
 
-	open_counted(&m, transport);
-	join(&m, job->at, r->n, rank);
-	use(&m, rank, r->n, transport);
-	leave(&m); /* the first one brings what the env keeps for all */
-	before = settled();
-	join(&m, job->at, r->n, rank);
-	cast(&m, bulk, sizeof(bulk));
-	mine = settled() - before;
-	info = info_of(&m);
-	if (rank == 0)
-		printf("%u members, transport %u: %llu bytes alone (%lld counted), %llu shared\n", r->n, transport, (unsigned long long)info.memory_bytes,
-			(long long)mine, (unsigned long long)info.shared_bytes);
-	fflush(stdout);
-	CHECK((int64_t)info.memory_bytes <= mine + 4096 && mine <= (int64_t)(info.memory_bytes + AROUND));
-	use(&m, rank, r->n, transport);
-	leave(&m);
-	until = now_s() + 20; /* connections linger for a second at most */
-	while (out > before + 4096 || files(left) > 0) {
-		if (now_s() > until)
-			fprintf(stderr, "rank %u: %lld bytes more than before, %u files\n", rank, (long long)(out - before), files(left));
-		CHECK(now_s() < until);
-		usleep(10000);
+	open_counted(&m, job->transport);
+	for (int i = 0; i < GROUPS; i++) {
+		live(&m, job, rank, r->n, i > 0 ? after[i - 1] : 0);
+		after[i] = settled();
+		CHECK(files(left) == 0);
 	}
+	if (rank == 0)
+		printf("  after each group: %lld, %lld, %lld, %lld\n", (long long)after[0], (long long)after[1], (long long)after[2], (long long)after[3]);
+	fflush(stdout);
+	for (int i = 1; i < GROUPS; i++)
+		CHECK(after[i] <= after[i - 1] + (int64_t)AROUND);
 	member_fini(&m);
 	CHECK(out == 0);
 	return 0;

@@ -188,6 +188,7 @@ class Waiting(Case):
         self.assertEqual(self.status(at), [])
         done = [Done(p) for p in [self.start("pull", "null:", "--at", at, "--world", "3", "--rank", str(r), "--timeout", "2", "--json") for r in range(2)]]
         self.assertEqual([(d.status, d.error["code"]) for d in done], [(1, "IO"), (124, "TIMEOUT")], done[1].stderr)
+        self.assertIn("no file of ours", done[1].error["detail"])
 
     def test_no_such_folder(self):
         with open(self.path("file"), "wb"):

@@ -307,7 +307,7 @@ sink_says(enum when when, bool in_place, uint32_t want_state)
 	k.members[3].fail = when;
 	kit_run(&k, IST_NO_SPACE);
 	for (uint32_t i = 0; i < 4; i++) {
-		assert_string_equal(k.members[i].error.detail, "disk full");
+		assert_string_equal(k.members[i].error.detail, when == AT_PREPARE ? "rank 3: disk full" : "disk full"); /* a vote is told by name */
 		assert_int_equal(k.members[i].error.n_ranks, 1);
 		assert_int_equal(k.members[i].error.ranks[0], 3);
 		assert_int_equal(k.members[i].version, 1);

@@ -112,6 +112,10 @@ is_strangers(const struct stat *st)
 static ist_err
 fail_stranger(struct ist_error *err, const char *path)
 {
+	struct stat st;
+
+	if (!lstat(path, &st) && !S_ISREG(st.st_mode))
+		return ist__fail(err, IST_IO, "meet", "%s: this is no file of ours: something else lies where it should be", path);
 	return ist__fail(err, IST_DENIED, "meet", "%s: another user made this file, and others than he may change it", path);
 }
 

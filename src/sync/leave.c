@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * leave.c - a member whose own sink fails while the others could go on (on_loss continue): a full disk is its trouble, not
- * theirs. It says so in the exchange that ends a step, where all hear it alike, and goes with its own error; the others
- * leave it behind as they would have left it had it died. Where it can't be missed (it is the last sink, or the only source
- * of a tensor) all fail with that error, as with on_loss fail.
+ * theirs, and so is the want of memory for its buckets. It says so in the exchange that ends a step, where all hear it alike,
+ * and goes with its own error; the others leave it behind as they would have left it had it died. Where it can't be missed (it
+ * is the last sink, or the only source of a tensor) all fail with that error, as with on_loss fail.
  */
 #include "sync/sync.h"
 
@@ -59,7 +59,7 @@ ist__sync_check_left(const struct ist__sync_body *s, const char *op, struct ist_
 {
 	if (!s->left_at)
 		return IST_OK;
-	ist__fail(err, IST_EVICTED, op, "the others left this member behind in the update to version %llu, when its sink failed",
+	ist__fail(err, IST_EVICTED, op, "the others left this member behind in the update to version %llu, when its sink or its memory failed",
 		(unsigned long long)s->left_at);
 	ist__fail_rank(err, s->name);
 	return IST_EVICTED;

@@ -223,10 +223,10 @@ step_ready(struct way *w)
 		ist__sync_set_state(s, IST_UPDATING, w->old_version, s->up.version);
 		reset_digests(s);
 		e = check_sources(s, &why);
-		if (!e)
-			e = ist__sync_make_ring(s, &why);
 		if (!e) {
-			e = ist__sinks_begin(&s->sinks, s->table->m, s->up.version, &why);
+			e = ist__sync_make_ring(s, &why);
+			if (!e)
+				e = ist__sinks_begin(&s->sinks, s->table->m, s->up.version, &why);
 			s->up.own = e != IST_OK;
 		}
 		if (e)
