@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { GROWTH = 4 /* times what has come: so much a sender's word is good for */ };
+
 void
 ist__msg_free(struct ist__loop *loop, struct ist__msg *msg)
 {
@@ -87,14 +89,29 @@ msg_new(struct ist__loop *loop, const struct ist__frame *f, uint64_t bytes)
 		return NULL;
 	*m = (struct ist__msg){ .type = f->type, .flags = f->flags, .seq = f->seq, .generation = f->generation,
 		.from = f->from, .to = f->to, .bytes = bytes };
-	if (bytes > 0) {
-		m->body = ist__slab_get(ist__loop_slab(loop), bytes);
-		if (!m->body) {
-			ist__slab_put(ist__loop_slab(loop), m);
-			return NULL;
-		}
-	}
 	return m;
+}
+
+/* For n bytes more, which the message has still to come. */
+static bool
+make_room(struct ist__loop *loop, struct ist__msg *m, uint64_t n)
+{
+	uint64_t room = GROWTH * (m->have + n);
+	uint8_t *body;
+
+	if (m->have + n <= m->room)
+		return true;
+	if (room > m->bytes)
+		room = m->bytes;
+	body = ist__slab_get(ist__loop_slab(loop), room);
+	if (!body)
+		return false;
+	if (m->have > 0)
+		memcpy(body, m->body, m->have);
+	ist__slab_put(ist__loop_slab(loop), m->body);
+	m->body = body;
+	m->room = room;
+	return true;
 }
 
 static struct ist__msg **
@@ -139,6 +156,10 @@ ist__msg_take(struct ist__loop *loop, struct ist__msg **partials, struct ist__fr
 	}
 	if (n > m->bytes - m->have) {
 		e = ist__fail(err, IST_BAD_FORMAT, "message", "a message is longer than it says");
+		goto out;
+	}
+	if (!make_room(loop, m, n)) {
+		e = ist__fail_memory(err, "message");
 		goto out;
 	}
 	if (n > 0)

@@ -15,7 +15,7 @@ struct ist__msg {
 	uint16_t type, flags;
 	uint64_t seq, generation;
 	uint32_t from, to;
-	uint64_t bytes, have;
+	uint64_t bytes, have, room; /* that it says it has, that have come, that body has room for */
 	uint8_t *body; /* from the loop's pool; NULL when empty */
 };
 
@@ -29,7 +29,8 @@ void ist__msg_try(struct ist__conn *conn, const struct ist__msg *head, const voi
 bool ist__msg_cut(struct ist__loop *loop, const struct ist__msg *head, const void *body, uint64_t bytes,
 	bool (*put)(void *arg, struct ist__frame *frame), void *arg);
 /* Takes a frame (and frees it). *done: the message that it completed, NULL: more to come. partials is where unfinished
- * ones wait. BAD_FORMAT, LIMIT, NO_MEMORY. */
+ * ones wait. Memory is taken as the bytes come: what a
+ * sender only says costs nothing. BAD_FORMAT, LIMIT, NO_MEMORY. */
 ist_err ist__msg_take(struct ist__loop *loop, struct ist__msg **partials, struct ist__frame *frame, uint64_t limit,
 	struct ist__msg **done, struct ist_error *err);
 
