@@ -33,6 +33,14 @@ def alone():
     lo_up()
 
 
+def quiet():
+    """This thread's network says nothing of its own: what an interface counts is what programs sent."""
+    path = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
+    if os.path.exists(path):
+        with open(path, "w", encoding="ascii") as f:
+            f.write("1")
+
+
 def came(interface):
     """Bytes that this thread's network has received by it."""
     with open("/proc/thread-self/net/dev", encoding="ascii") as f:
@@ -46,6 +54,7 @@ class Roads(Case):
         self.addCleanup(self.forget)
         for net in (self.cable.far, self.cable.near):
             enter_net(net)
+            quiet()
             self.cable.run("ip", BRIDGE)
         write(self.path("m/model.safetensors"), [(f"t{i}", "U8", [MIB + i]) for i in range(9)])
         with open(self.path("secret"), "w", encoding="ascii", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
