@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -120,7 +121,7 @@ who_stands_still(void **unused)
 
 enum { TENSORS = 24, EACH = 65536, NONE = 99 };
 
-enum manner { QUICK = 0, DAWDLES, HANGS, STOPS };
+enum manner { QUICK = 0, DAWDLES, HANGS, STOPS, STOPS_ALL };
 
 struct job {
 	uint32_t n_sources, on_loss;
@@ -137,6 +138,7 @@ struct job {
 struct board {
 	_Atomic uint32_t over;     /* members that are through with the second update */
 	_Atomic int32_t pid;       /* of one that has stopped */
+	_Atomic int32_t pids[8];
 };
 
 struct sink {
@@ -147,6 +149,28 @@ struct sink {
 	uint64_t pieces, committed;
 	uint8_t last;
 };
+
+/* Somebody outside the group stops all its members, and lets them go on after a while. */
+static void
+stop_all(struct board *board)
+{
+	const struct timespec t = { .tv_sec = 1, .tv_nsec = 500 * MS };
+	pid_t child = fork();
+	int status;
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		for (int turn = 0; turn < 2; turn++) {
+			for (int i = 0; i < 8; i++)
+				if (board->pids[i] > 0)
+					kill(board->pids[i], turn == 0 ? SIGSTOP : SIGCONT);
+			if (turn == 0)
+				nanosleep(&t, NULL);
+		}
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
 
 static ist_err
 take(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
@@ -165,6 +189,10 @@ take(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_t byte
 	if (k->manner == STOPS && k->pieces == 5) {
 		atomic_store(&k->board->pid, (int32_t)getpid());
 		raise(SIGSTOP);
+	}
+	if (k->manner == STOPS_ALL && k->pieces == 5) {
+		nanosleep(&t, NULL); /* the others come to where they wait for this one */
+		stop_all(k->board);
 	}
 	return IST_OK;
 }
@@ -258,6 +286,7 @@ take_part(struct ranks *r, uint32_t rank, void *arg)
 	memset(&p, 0, sizeof(p));
 	member_init(&p.m, IST_TRANSPORT_AUTO);
 	CHECK_ERR(IST_OK, member_join(&p.m, r->at, "pace", rank, r->n, 60, j->no_progress_s), &p.m.err);
+	atomic_store(&board->pids[rank], (int32_t)getpid());
 	set_up(&p, j, r, rank);
 	CHECK_ERR(IST_OK, update(&p, 1, &rep), &p.m.err);
 	p.sink.manner = victim ? j->manner : j->others;
@@ -348,6 +377,14 @@ a_stopped_process_is_no_slow_one(void **unused)
 		.lost = IST_NO_PROGRESS });
 }
 
+static void
+all_that_were_stopped_are_no_slow_ones(void **unused)
+{
+	(void)unused;
+	play(4, (struct job){ .n_sources = 1, .on_loss = IST_ON_LOSS_CONTINUE, .victim = 2, .manner = STOPS_ALL, .dawdle_ns = 100 * MS,
+		.slow_ns = 400 * MS, .no_progress_s = 20 });
+}
+
 int
 main(void)
 {
@@ -360,6 +397,7 @@ main(void)
 		cmocka_unit_test(slowness_alone_is_no_failure),
 		cmocka_unit_test(one_that_stands_still_is_told_from_a_slow_one),
 		cmocka_unit_test(a_stopped_process_is_no_slow_one),
+		cmocka_unit_test(all_that_were_stopped_are_no_slow_ones),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

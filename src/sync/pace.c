@@ -7,19 +7,37 @@
 
 #define ASK_NS (600 * IST__MS)
 #define WAKE_MIN_NS (2 * IST__MS)
+#define STALL_NS (250 * IST__MS) /* that a busy machine may keep a thread from running */
 enum { JUDGES = 8 }; /* ranks after which all look at the same time */
+
+static int64_t
+shorter_limit(const struct ist__pace *p)
+{
+	return p->still_ns > 0 && p->still_ns < p->slow_ns ? p->still_ns : p->slow_ns;
+}
+
+static int64_t
+wake_every(const struct ist__pace *p)
+{
+	return shorter_limit(p) / 8 > WAKE_MIN_NS ? shorter_limit(p) / 8 : WAKE_MIN_NS;
+}
 
 /* ---- the account; lock held ---- */
 
+/* Our thread counts at every waking. Where it did not come to that for long, this process was stopped, maybe all were: who
+ * was stopped itself has nobody to blame for that time. */
 static void
 count(struct ist__pace *p, int64_t now)
 {
 	struct ist__pace_slice *slice = &p->slices[p->at];
+	int64_t passed = now - p->counted;
 
 	if (p->state == IST__PACE_WORK)
-		slice->busy += now - p->counted;
+		slice->busy += passed;
+	else if (p->state == IST__PACE_WAIT && passed > 3 * wake_every(p) + STALL_NS)
+		p->moved += passed;
 	else if (p->state == IST__PACE_WAIT)
-		slice->wait += now - p->counted;
+		slice->wait += passed;
 	p->counted = now;
 }
 
@@ -264,18 +282,6 @@ look(struct ist__pace *p, int64_t now)
 	}
 	p->looking = false;
 	pthread_cond_broadcast(&p->cond);
-}
-
-static int64_t
-shorter_limit(const struct ist__pace *p)
-{
-	return p->still_ns > 0 && p->still_ns < p->slow_ns ? p->still_ns : p->slow_ns;
-}
-
-static int64_t
-wake_every(const struct ist__pace *p)
-{
-	return shorter_limit(p) / 8 > WAKE_MIN_NS ? shorter_limit(p) / 8 : WAKE_MIN_NS;
 }
 
 static void *
