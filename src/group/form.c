@@ -484,6 +484,11 @@ await_roll(struct ist__form *f, struct ist_error *err)
 		if (!e && !root)
 			pthread_mutex_lock(&f->missing_lock), f->missing[0] = 1, pthread_mutex_unlock(&f->missing_lock);
 	}
+	if ((e == IST_PEER_LEFT || e == IST_PEER_LOST) && f->scarce.code) { /* rank 0 was told what is wrong here, and ended with it */
+		ist__error_copy(err, &f->scarce);
+		ist__form_own(f, err);
+		e = err->code;
+	}
 	f->deadline = own;
 	return e;
 }
