@@ -367,19 +367,26 @@ static bool
 join_by_parent(struct ist__form *f, const struct ist__card *root)
 {
 	struct ist__conn *conn = NULL;
+	struct ist__post *post;
 	struct ist__writer w;
 
 	if (!f->parent || f->by_parent)
 		return false;
 	f->by_parent = true; /* once: should it end, dialling tells why */
+	post = ist__inbox_reserve(&f->inbox, IST__TAG(IST__TAG_STAR, 0)); /* before we join: who leaves again is taken for dead */
 	ist__writer_init(&w, f->ctx);
-	if (!join_body(f, &w))
+	if (post && !join_body(f, &w))
 		conn = ist__form_lane(f, 0, IST__JOIN, w.at, w.bytes);
 	ist__writer_fini(&w);
 	memcpy(f->dialled, root->id, sizeof(f->dialled));
-	f->star[0].post = conn ? ist__inbox_add(&f->inbox, conn, IST__TAG(IST__TAG_STAR, 0)) : NULL;
-	f->star[0].ready = f->star[0].post != NULL;
-	return f->star[0].ready;
+	if (!conn) {
+		ist__inbox_unreserve(&f->inbox, post);
+		return false;
+	}
+	f->star[0].post = post;
+	f->star[0].ready = true;
+	ist__inbox_fill(post, conn);
+	return true;
 }
 
 /* Dials rank 0 and claims our rank there. What time may heal is kept in rdv.last. */

@@ -148,42 +148,63 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 
 static const struct ist__conn_ops ops = { on_ready, on_frame, on_closed };
 
-static struct ist__post *
-post_new(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag)
+static void
+post_link(struct ist__inbox *inbox, struct ist__post *post)
 {
-	struct ist__post *post = ist__alloc(ctx_of(inbox), sizeof(*post));
-
-	if (!post)
-		return NULL;
-	*post = (struct ist__post){ .inbox = inbox, .conn = conn, .tag = tag };
 	pthread_mutex_lock(&inbox->lock);
 	post->next = inbox->posts;
 	inbox->posts = post;
 	pthread_mutex_unlock(&inbox->lock);
+}
+
+struct ist__post *
+ist__inbox_reserve(struct ist__inbox *inbox, uint64_t tag)
+{
+	struct ist__post *post = ist__alloc(ctx_of(inbox), sizeof(*post));
+
+	if (post)
+		*post = (struct ist__post){ .inbox = inbox, .tag = tag };
 	return post;
+}
+
+void
+ist__inbox_fill(struct ist__post *post, struct ist__conn *conn)
+{
+	post->conn = conn;
+	post_link(post->inbox, post);
+	ist__conn_attach(conn, &ops, post);
+}
+
+void
+ist__inbox_unreserve(struct ist__inbox *inbox, struct ist__post *post)
+{
+	ist__free(ctx_of(inbox), post);
 }
 
 struct ist__post *
 ist__inbox_add(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag)
 {
-	struct ist__post *post = post_new(inbox, conn, tag);
+	struct ist__post *post = ist__inbox_reserve(inbox, tag);
 
 	if (!post)
 		ist__conn_close(conn, false);
 	else
-		ist__conn_attach(conn, &ops, post);
+		ist__inbox_fill(post, conn);
 	return post;
 }
 
 struct ist__post *
 ist__inbox_adopt(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag)
 {
-	struct ist__post *post = post_new(inbox, conn, tag);
+	struct ist__post *post = ist__inbox_reserve(inbox, tag);
 
-	if (!post)
+	if (!post) {
 		ist__conn_close(conn, false);
-	else
-		ist__conn_give(conn, &ops, post);
+		return NULL;
+	}
+	post->conn = conn;
+	post_link(inbox, post);
+	ist__conn_give(conn, &ops, post);
 	return post;
 }
 

@@ -45,6 +45,11 @@ void ist__inbox_cancel(struct ist__inbox *inbox);
 
 /* The inbox owns conn from now on; callbacks begin. NULL: no memory, conn is closed. */
 struct ist__post *ist__inbox_add(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag);
+/* The same in two steps, for who must know that there will be memory before its connection says a word to the other side: room
+ * first (NULL: no memory), then with the connection, or given back. */
+struct ist__post *ist__inbox_reserve(struct ist__inbox *inbox, uint64_t tag);
+void ist__inbox_fill(struct ist__post *post, struct ist__conn *conn);
+void ist__inbox_unreserve(struct ist__inbox *inbox, struct ist__post *post);
 /* The same for a connection that is open already and has another owner. Loop's thread. */
 struct ist__post *ist__inbox_adopt(struct ist__inbox *inbox, struct ist__conn *conn, uint64_t tag);
 /* Puts a frame in as if it had just come. Loop's thread. */
