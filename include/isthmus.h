@@ -76,6 +76,15 @@ IST_API ist_err ist_backend_add(struct ist_env *env, const struct ist_backend *t
 IST_API ist_err ist_device_load(struct ist_env *env, const char *path, const char **name, struct ist_error *err);
 IST_API ist_err ist_device_add(struct ist_env *env, const struct ist_device *table, struct ist_error *err);
 
+/* How many devices there are whose memory is of that kind (enum ist_mem_kind); 0 also where there is no such library. Starts it. */
+IST_API ist_err ist_device_count(struct ist_env *env, uint32_t mem, uint32_t *out, struct ist_error *err);
+/* Memory there, for programs that don't use the maker's own library. bytes > 0. Freed by its owner before env. */
+IST_API ist_err ist_device_alloc(struct ist_env *env, uint32_t mem, int32_t device, uint64_t bytes, void **out, struct ist_error *err);
+IST_API ist_err ist_device_free(struct ist_env *env, uint32_t mem, int32_t device, void *addr);
+/* To it, from it or inside it; over when it returns. */
+IST_API ist_err ist_device_copy(
+	struct ist_env *env, uint32_t mem, int32_t device, void *dst, const void *src, uint64_t bytes, struct ist_error *err);
+
 /* What is there, usable or not. Strings live as long as env. */
 struct ist_backend_info {
 	uint32_t struct_size;
@@ -222,11 +231,15 @@ struct ist_group_info {
 	uint32_t n_links;         /* control connections of this member */
 	uint64_t messages;        /* sent over them so far, for itself or others; heartbeats apart */
 	uint32_t takers;          /* 1: a broadcast with takers costs those who are not among them nothing; equal on all members */
-	uint32_t reserved;
+	/* The kind of device that every member's endpoint has, if this group carries its memory from one to the other; else
+	 * IST_MEM_HOST. Equal on all members. */
+	uint32_t mem;
 	/* Memory that this member's side of the group holds now, as far as its backend tells; freeing the group gives it back.
 	 * Not the env's own, which serves all its groups: its loop, what it keeps for the next message, the meeting place. */
 	uint64_t memory_bytes;    /* of this process alone */
 	uint64_t shared_bytes;    /* shared memory that this member has made, ist_group_alloc's too: the sum over the members of a host is what it has less */
+	int32_t device;           /* this member's, of kind mem; -1: none */
+	uint32_t views_alone;     /* 1: memory of kind mem only as views of ist_group_alloc's (IST_OP_VIEW) */
 };
 IST_API ist_err ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_error *err);
 /* Who a member is, for messages: "host:pid". *bytes: room in, length out, without the closing 0. */

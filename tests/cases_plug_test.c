@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "far_device.h"
 #include "ranks.h"
 
 #include <stdbool.h>
@@ -24,6 +25,7 @@ struct face {
 	uint32_t opened, offered;
 	char agreed[2][32];
 	struct ist_backend table;
+	struct far_device *device;
 };
 
 static struct face *wears; /* one a process: the slots after open get no self */
@@ -101,7 +103,19 @@ face_init(struct member *m, struct face *f, int32_t device)
 	wears = f;
 	CHECK_ERR(IST_OK, ist_env_new(NULL, &m->env, &m->err), &m->err);
 	CHECK_ERR(IST_OK, ist_backend_add(m->env, &f->table, &m->err), &m->err);
+	if (device >= 0) {
+		f->device = far_device_new(NULL);
+		CHECK_ERR(IST_OK, ist_device_add(m->env, far_device_table(f->device), &m->err), &m->err);
+	}
 	CHECK_ERR(IST_OK, ist_endpoint_new(m->env, &pa, &m->ep, &m->err), &m->err);
+}
+
+static void
+face_fini(struct member *m, struct face *f)
+{
+	member_fini(m);
+	if (f->device)
+		far_device_free(f->device);
 }
 
 static ist_err
@@ -139,7 +153,7 @@ has_another_version(struct ranks *r, uint32_t rank, void *arg)
 	CHECK(strstr(m.err.detail, "2.1") && strstr(m.err.detail, "1.9"));
 	CHECK(strstr(m.err.detail, "/opt/old/libface.so") && strstr(m.err.detail, "/opt/new/libface.so"));
 	CHECK(f.offered == 0); /* the backend never started */
-	member_fini(&m);
+	face_fini(&m, &f);
 	CHECK(f.opened == 0);
 	return 0;
 }
@@ -163,7 +177,7 @@ has_a_later_version(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_OK, face_join(&m, r, "versions", rank), &m.err);
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
 	CHECK(f.offered == 1);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -187,7 +201,7 @@ has_another_setting(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_MISMATCH, face_join(&m, r, "settings", rank), &m.err);
 	CHECK(error_names(&m.err, 2) && strstr(m.err.detail, "FACE_X") && strstr(m.err.detail, "\"0\"") && strstr(m.err.detail, "\"1\""));
 	CHECK(f.offered == 0);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -209,7 +223,7 @@ has_a_small_frame(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_OK, face_join(&m, r, "settings", rank), &m.err);
 	CHECK(!strcmp(f.agreed[0], "FACE_X=same") && !strcmp(f.agreed[1], "FACE_MTU=1024"));
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -232,7 +246,7 @@ has_no_number(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_MISMATCH, face_join(&m, r, "settings", rank), &m.err);
 	CHECK(error_names(&m.err, 1) && strstr(m.err.detail, "FACE_MTU") && strstr(m.err.detail, "jumbo"));
 	CHECK(f.offered == 0);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -257,7 +271,7 @@ shares_a_device(struct ranks *r, uint32_t rank, void *arg)
 	CHECK_ERR(IST_DEVICE_CONFLICT, face_join(&m, r, "devices", rank), &m.err);
 	CHECK(m.err.n_ranks == 2 && m.err.ranks[0] == 1 && m.err.ranks[1] == 3);
 	CHECK(f.offered == 0);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -279,12 +293,12 @@ minds_no_device(struct ranks *r, uint32_t rank, void *arg)
 	face_init(&m, &f, 1);
 	CHECK_ERR(IST_OK, face_join(&m, r, "devices", rank), &m.err);
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
-	member_fini(&m);
+	face_fini(&m, &f);
 	f = (struct face){ .traits = IST_TRAIT_ONE_RANK };
 	face_init(&m, &f, -1);
 	CHECK_ERR(IST_OK, face_join(&m, r, "none", rank), &m.err);
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 
@@ -314,7 +328,7 @@ opens_once(struct ranks *r, uint32_t rank, void *arg)
 	CHECK(ist_group_free(first) == IST_OK);
 	CHECK_ERR(IST_OK, face_join(&m, r, "third", rank), &m.err);
 	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
-	member_fini(&m);
+	face_fini(&m, &f);
 	return 0;
 }
 

@@ -165,7 +165,7 @@ class Options(Case):
 
     def test_not_built_yet(self):
         for args in (["join", "d"], ["serve", "c"], ["update", "c", "--engine", "http://localhost"], ["bench", "p2p"],
-                     ["pull", "null:", *NOWHERE, "--rank", "0", "--world", "2", "--device", "cuda:0"]):
+                     ["pull", "null:", *NOWHERE, "--rank", "0", "--world", "2", "--device", "ascend:0"]):
             done = call(*args, "--json")
             self.assertEqual(done.returncode, 1, (args, done.stderr))
             self.assertEqual(json.loads(done.stdout)["error"]["code"], "UNSUPPORTED", args)

@@ -118,7 +118,7 @@ static void
 cast_unmake(struct rig *rig, struct cast *c)
 {
 	for (uint32_t i = 0; i < rig->n; i++)
-		if (ist__host_heap_find(rig->node[i].chan, c->buf[i], c->bytes + 1))
+		if (ist__host_heap_find(rig->node[i].chan, &(struct ist_buf){ .addr = c->buf[i], .bytes = c->bytes + 1 }))
 			isthmus_backend_host()->free(rig->node[i].chan, c->buf[i]);
 		else
 			free(c->buf[i]);

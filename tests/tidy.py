@@ -10,6 +10,7 @@ well-kept C projects.
 import argparse
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,13 +25,15 @@ MAY_SEE = {
     "meet": {"base", "net", "plug", "meet"},
     "coll": {"base", "plug", "coll"},
     "group": {"base", "net", "plug", "meet", "coll", "group"},
-    "ckpt": {"base", "ckpt"},
-    "sync": {"base", "ckpt", "sync"},
+    "ckpt": {"base", "plug", "ckpt"},
+    "sync": {"base", "plug", "ckpt", "sync"},
     "devices": {"base", "devices"},
     "backends": {"base", "backends"},
 }
-# plug knows the built-in host device by one header; nobody else sees devices or backends.
-PLUG_SEES = {"devices/host.h"}
+# plug knows the built-in devices by a header each; nobody else sees devices or backends.
+PLUG_SEES = {"devices/host.h", "devices/cuda.h"}
+# What ckpt and sync see of plug: the memory of devices, nothing else.
+FAR = "plug/far.h"
 # Public headers each layer may include; None: any.
 PUBLIC = {"backends": {"backend.h", "device.h", "error.h"}, "devices": {"backend.h", "device.h", "error.h"}}
 
@@ -76,7 +79,8 @@ def check_includes():
             continue
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.M):
             target = name.split("/")[0] if "/" in name else layer
-            if target not in MAY_SEE[layer] or (layer == "plug" and target == "devices" and name not in PLUG_SEES):
+            if target not in MAY_SEE[layer] or (layer == "plug" and target == "devices" and name not in PLUG_SEES) or (
+                    layer in ("ckpt", "sync") and target == "plug" and name != FAR):
                 problem(path, f"{layer} may not include {name}")
             if layer == "backends" and target == "backends" and "/" in name and "backends/" + path.split(os.sep)[2] != os.path.dirname(name):
                 problem(path, f"a backend may not include another's {name}")
@@ -199,7 +203,8 @@ def check_heads():
 
 
 def check_generated(build):
-    for script in ("gen-errors", "gen-symbols"):
+    scripts = ["gen-errors", "gen-symbols"] + (["gen-ptx"] if shutil.which("clang") else [])
+    for script in scripts:
         done = subprocess.run([sys.executable, os.path.join(ROOT, "scripts", script), "--check"], capture_output=True, text=True)
         if done.returncode:
             problem("scripts/" + script, done.stderr.strip())

@@ -152,7 +152,8 @@ enum ist_trait {
 	IST_TRAIT_TELLS_LOSS = 8,  /* PEER_LOST can come from here, not from the mesh alone */
 	IST_TRAIT_CAN_VIEW = 16,   /* knows IST_OP_VIEW, and has alloc */
 	IST_TRAIT_WANTS_FDS = 32,  /* hands descriptors to members of the same host */
-	IST_TRAIT_TAKERS = 64      /* BROADCAST looks at ist_op.takers; without it everybody gets the bytes */
+	IST_TRAIT_TAKERS = 64,     /* BROADCAST looks at ist_op.takers; without it everybody gets the bytes */
+	IST_TRAIT_FAR_VIEWS = 128  /* device memory: only broadcasts with IST_OP_VIEW of what its alloc gave, and on one host */
 };
 
 /* Can it run here? Strings belong to the backend and live as long as it is loaded. */

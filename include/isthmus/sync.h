@@ -38,8 +38,10 @@ struct ist_tensor {
 	uint64_t bytes;
 	const char *file;          /* "" for memory */
 	const char *alias_of;      /* name of the tensor whose bytes these are, or "" */
-	const void *addr;          /* from_tensors: dense host memory, any alignment; lent until the checkpoint is freed.
+	const void *addr;          /* from_tensors: dense memory, any alignment; lent until the checkpoint is freed.
 	                            * open: NULL, see ist_checkpoint_read */
+	uint32_t mem;              /* enum ist_mem_kind: where addr points to; IST_MEM_HOST (0) where a caller's struct ends before it */
+	int32_t device;            /* index among devices of that kind; of host memory it says nothing */
 };
 
 /* Where a slice lies in the tensor that it is a part of. Dimensions and dtype are those of its ist_tensor, shape is there
@@ -129,6 +131,20 @@ enum ist_sink_flag { IST_SINK_NO_REPLACE = 1, IST_SINK_WEIGHTS_ONLY = 2 };
 IST_API ist_err ist_sink_open(struct ist_env *env, const char *dest, uint32_t flags, struct ist_sink **out, struct ist_error *err);
 IST_API ist_err ist_sink_custom(struct ist_env *env, const struct ist_sink_ops *ops, struct ist_sink **out, struct ist_error *err);
 IST_API void ist_sink_free(struct ist_sink *sink);
+/* The same, with where and into what. mem: goes to that device's memory, or with places into memory of the caller's, an engine's
+ * parameters: each tensor into the place of its name, whose dtype and bytes must fit (DTYPE_MISMATCH, MISMATCH; none of that name:
+ * MISSING_TENSOR). Places are overwritten as the bytes come: a failure after the first piece leaves them DIRTY. They are lent until
+ * the sink is freed, and lie on one device, or all in host memory. */
+struct ist_sink_args {
+	uint32_t struct_size;
+	uint32_t flags;                   /* enum ist_sink_flag */
+	uint32_t mem;                     /* enum ist_mem_kind; dest mem: only */
+	int32_t device;
+	const struct ist_tensor *places;  /* dest mem: only; NULL: the sink makes its own */
+	uint64_t n_places;
+};
+IST_API ist_err ist_sink_open_at(
+	struct ist_env *env, const char *dest, const struct ist_sink_args *args, struct ist_sink **out, struct ist_error *err);
 /* mem: sinks only: where tensor name lies after a commit; the sink's until the next update. */
 IST_API ist_err ist_sink_tensor(struct ist_sink *sink, const char *name, struct ist_tensor *out, struct ist_error *err);
 
@@ -146,7 +162,7 @@ struct ist_sync_args {
 	                          * over the members is used. NO_MEMORY when a control group can't hold the ring. The ring is made
 	                          * when the first update begins, before anything moves */
 	uint32_t no_verify;      /* 1: digests are not compared (they cost nothing to speak of) */
-	uint32_t slots;          /* buckets in the ring; 0: 3: one is read, one moves, one is delivered; 1: one after the other. With
+	uint32_t slots;          /* buckets in the ring; 0: 3 (on devices 5): one is read, one moves, one is delivered; 1: one after the other. With
 	                          * several sources more, where buckets are small enough for it to need no more memory. A member
 	                          * that can't have so many does with fewer, down to one, and its log says so */
 	/* Called from inside update, at most every 50 ms: for progress bars. */

@@ -37,11 +37,17 @@ ist__checkpoint_body_free(struct ist__checkpoint_body *b)
 {
 	if (!b)
 		return;
+	if (b->m)
+		ist__checkpoint_unpin(b);
 	for (uint64_t i = 0; b->files && b->m && i < b->m->n_files; i++)
 		close(b->files[i].fd);
 	ist__manifest_free(b->m);
 	ist__free(b->ctx, b->files);
 	ist__free(b->ctx, b->addrs);
+	ist__free(b->ctx, b->far);
+	if (b->ferry)
+		ist__ferry_close(b->ferry);
+	ist__free(b->ctx, b->ferry);
 	ist__free(b->ctx, b->digests);
 	ist__free(b->ctx, b->known);
 	ist__free(b->ctx, b->path);
@@ -206,6 +212,16 @@ check_index(struct ist_checkpoint *ck, uint64_t index, const char *op, struct is
 	return e;
 }
 
+static void
+place_of(const struct ist__checkpoint_body *b, uint64_t item, struct ist_tensor *t)
+{
+	t->addr = b->addrs[item];
+	if (b->far && b->far[item]) {
+		t->mem = b->ferry->far.mem;
+		t->device = b->ferry->far.index;
+	}
+}
+
 ist_err
 ist_checkpoint_tensor(struct ist_checkpoint *ck, uint64_t index, struct ist_tensor *out, struct ist_error *err)
 {
@@ -219,7 +235,7 @@ ist_checkpoint_tensor(struct ist_checkpoint *ck, uint64_t index, struct ist_tens
 		return e;
 	ist__manifest_public(ck->body->m, ck->body->m->tensors[index], &t);
 	if (ck->body->addrs)
-		t.addr = ck->body->addrs[ck->body->m->tensors[index]];
+		place_of(ck->body, ck->body->m->tensors[index], &t);
 	size = out->struct_size && out->struct_size < sizeof(t) ? out->struct_size : (uint32_t)sizeof(t);
 	t.struct_size = size;
 	memcpy(out, &t, size);

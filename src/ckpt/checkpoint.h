@@ -9,6 +9,7 @@
 
 #include "base/env.h"
 #include "ckpt/manifest.h"
+#include "ckpt/pin.h"
 
 #include <pthread.h>
 #include <sys/stat.h>
@@ -25,6 +26,9 @@ struct ist__checkpoint_body {
 	struct ist__manifest *m;
 	struct ist__open_file *files;   /* as m->files */
 	const void **addrs;             /* memory: as m->items; else NULL */
+	uint8_t *far;                   /* as m->items: addrs[i] is memory of the ferry's device; NULL: none is */
+	struct ist__ferry *ferry;
+	struct ist__pins pins;          /* far.dev NULL: nothing is pinned */
 	struct ist__digest *digests;    /* as m->items; of files only */
 	uint8_t *known;                 /* as m->items: digests[i] is there */
 	pthread_mutex_t lock;           /* of digests and known */
@@ -50,8 +54,11 @@ ist_err ist__checkpoint_fetch(
 /* The same for a run of a file that spans items: those of a file lie back to back, so many small ones are one read. */
 ist_err ist__checkpoint_fetch_file(
 	const struct ist_checkpoint *ck, uint32_t file, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err);
-/* Memory only: where the bytes are. False: fetch them. */
-bool ist__checkpoint_lend(const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, const void **addr);
+/* Memory only: where the bytes are, and of which kind (enum ist_mem_kind) and device. False: fetch them. */
+bool ist__checkpoint_lend(const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, struct ist_buf *out);
+
+/* What bytes of a file are where a device can read them; NULL: fetch them. */
+const void *ist__checkpoint_pinned_file(const struct ist_checkpoint *ck, uint32_t file, uint64_t offset, uint64_t bytes);
 
 /* Digests every item of the files that has none yet, raw ones too; threads 0: as many as there are CPUs, at most 8.
  * Nothing to do for memory. */
@@ -68,6 +75,9 @@ ist_err ist__checkpoint_digest_items(struct ist_env *env, const struct ist__chec
 	uint32_t threads, struct ist__digest *digests, struct ist_error *err);
 ist_err ist__checkpoint_read_file(
 	const struct ist__checkpoint_body *b, uint32_t file, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err);
+/* Of memory: item owns its bytes. */
+ist_err ist__checkpoint_read_memory(
+	const struct ist__checkpoint_body *b, uint64_t item, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err);
 /* all of [offset, offset + bytes) of fd, or false: *sys an errno, 0: the file ended. */
 bool ist__pread_all(int fd, uint64_t offset, void *to, uint64_t bytes, int *sys);
 

@@ -125,11 +125,14 @@ do_run(struct work *w, const struct run *run, uint8_t *buffer, struct ist_error 
 	const struct ist__item *t = &w->b->m->items[run->item];
 	ist_err e;
 
-	if (t->file == IST__NO_FILE) {
+	if (t->file == IST__NO_FILE && !(w->b->far && w->b->far[run->item])) {
 		digest_run(w, run, (const uint8_t *)w->b->addrs[run->item] + run->offset);
 		return IST_OK;
 	}
-	e = ist__checkpoint_read_file(w->b, t->file, t->offset + run->offset, run->bytes, buffer, err);
+	if (t->file == IST__NO_FILE)
+		e = ist__checkpoint_read_memory(w->b, run->item, run->offset, run->bytes, buffer, err);
+	else
+		e = ist__checkpoint_read_file(w->b, t->file, t->offset + run->offset, run->bytes, buffer, err);
 	if (e)
 		ist__fail_tensor(err, t->name);
 	else
@@ -286,6 +289,18 @@ digest_files(struct ist_checkpoint *ck, uint64_t index, struct ist__digest *out,
 }
 
 static ist_err
+digest_far(struct ist_checkpoint *ck, uint64_t item, struct ist__digest *out, struct ist_error *err)
+{
+	struct ist__digest *one = ist__alloc(ck->body->ctx, (item + 1) * sizeof(*one));
+	ist_err e = one ? ist__checkpoint_digest_items(ck->handle.env, ck->body, item, item + 1, 0, one, err) : ist__fail_memory(err, OP);
+
+	if (!e)
+		*out = one[item];
+	ist__free(ck->body->ctx, one);
+	return e;
+}
+
+static ist_err
 digest_memory(struct ist_checkpoint *ck, uint64_t index, struct ist__digest *out, struct ist_error *err)
 {
 	const struct ist__manifest *m = ck->body->m;
@@ -295,6 +310,9 @@ digest_memory(struct ist_checkpoint *ck, uint64_t index, struct ist__digest *out
 
 	if (index != IST_WHOLE) {
 		item = m->tensors[index];
+		item = m->items[item].alias == IST__NO_ALIAS ? item : m->items[item].alias;
+		if (ck->body->far && ck->body->far[item])
+			return digest_far(ck, item, out, err);
 		ist__digest_memory(ck->body->addrs[item], m->items[item].bytes, out);
 		return IST_OK;
 	}

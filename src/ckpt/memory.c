@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memory.c - a checkpoint of tensors, and of slices of tensors, that lie in the caller's memory.
+ * memory.c - a checkpoint of tensors, and of slices of tensors, that lie in the caller's memory: in that of the host, of one
+ * device, or some in each.
  */
 #include "ckpt/checkpoint.h"
 
@@ -20,6 +21,7 @@ struct given {
 	const struct ist_slice *slices; /* NULL: whole tensors only */
 	uint64_t n;
 	const char *op;
+	struct ist_env *env;
 };
 
 /* Which item owns an address; open addressing. */
@@ -66,6 +68,34 @@ owner_of(struct owners *o, const struct ist__checkpoint_body *b, uint64_t i)
 	return i;
 }
 
+/* What lies on a device is reached by a ferry, which is made for the first such tensor. */
+static ist_err
+add_place(struct ist__checkpoint_body *b, const struct given *g, const struct ist_tensor *t, uint64_t i, struct ist_error *err)
+{
+	const struct ist__far *far = b->ferry ? &b->ferry->far : NULL;
+
+	b->addrs[i] = t->addr ? t->addr : "";
+	if (!IST_HAS(t, device) || !ist__is_far(t->mem) || t->bytes == 0)
+		return IST_OK;
+	if (far && (far->mem != t->mem || far->index != t->device))
+		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "tensor %s lies on device %d, and another on %s:%d: a checkpoint for each", t->name,
+			t->device, far->dev->name, far->index);
+	if (!far) {
+		ist_err e;
+
+		b->ferry = ist__alloc(b->ctx, sizeof(*b->ferry));
+		e = b->ferry ? ist__ferry_open(g->env, t->mem, t->device, g->op, b->ferry, err) : ist__fail_memory(err, g->op);
+		if (e)
+			return e;
+	}
+	if (!b->far)
+		b->far = ist__alloc(b->ctx, g->n);
+	if (!b->far)
+		return ist__fail_memory(err, g->op);
+	b->far[i] = 1;
+	return IST_OK;
+}
+
 static ist_err
 add(struct ist__checkpoint_body *b, const struct given *g, struct owners *o, struct ist_error *err)
 {
@@ -92,11 +122,11 @@ add(struct ist__checkpoint_body *b, const struct given *g, struct owners *o, str
 	}
 	if (!ist__manifest_add_item(b->m, &item, NULL))
 		return ist__fail_memory(err, g->op);
-	b->addrs[i] = t->addr ? t->addr : "";
-	if (t->bytes > 0 && item.kind == IST__ITEM_TENSOR)
+	e = add_place(b, g, t, i, err);
+	if (!e && t->bytes > 0 && item.kind == IST__ITEM_TENSOR)
 		owner = owner_of(o, b, i);
 	b->m->items[i].alias = owner == i ? IST__NO_ALIAS : owner;
-	return IST_OK;
+	return e;
 }
 
 static ist_err
@@ -122,9 +152,9 @@ check_given(const struct given *g, struct ist_checkpoint **out, struct ist_error
 {
 	if (!out || (!g->tensors && g->n > 0) || g->n > UINT32_MAX)
 		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "tensors or out is missing, or there are too many");
-	if (g->n > 0 && g->tensors->struct_size < sizeof(*g->tensors))
+	if (g->n > 0 && g->tensors->struct_size < offsetof(struct ist_tensor, mem))
 		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "struct_size of the tensors is %u; this library needs %zu",
-			g->tensors->struct_size, sizeof(*g->tensors));
+			g->tensors->struct_size, offsetof(struct ist_tensor, mem));
 	if (g->n > 0 && g->slices && g->slices->struct_size < sizeof(*g->slices))
 		return ist__fail(err, IST_INVALID_ARGUMENT, g->op, "struct_size of the slices is %u; this library needs %zu",
 			g->slices->struct_size, sizeof(*g->slices));
@@ -159,7 +189,7 @@ ist_err
 ist_checkpoint_from_tensors(
 	struct ist_env *env, const struct ist_tensor *tensors, uint64_t n, struct ist_checkpoint **out, struct ist_error *err)
 {
-	struct given g = { .tensors = tensors, .n = n, .op = OP };
+	struct given g = { .tensors = tensors, .n = n, .op = OP, .env = env };
 
 	return make(env, &g, out, err);
 }
@@ -168,7 +198,7 @@ ist_err
 ist_checkpoint_from_slices(struct ist_env *env, const struct ist_tensor *tensors, const struct ist_slice *slices, uint64_t n,
 	struct ist_checkpoint **out, struct ist_error *err)
 {
-	struct given g = { .tensors = tensors, .slices = slices, .n = n, .op = OP_SLICES };
+	struct given g = { .tensors = tensors, .slices = slices, .n = n, .op = OP_SLICES, .env = env };
 
 	if (!slices && n > 0)
 		return ist__fail(err, IST_INVALID_ARGUMENT, OP_SLICES, "slices is missing");

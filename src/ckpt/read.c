@@ -100,6 +100,22 @@ owner_of(const struct ist__manifest *m, uint64_t item)
 }
 
 ist_err
+ist__checkpoint_read_memory(
+	const struct ist__checkpoint_body *b, uint64_t item, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err)
+{
+	struct ist_copy c = { .dst = to, .src = (const uint8_t *)b->addrs[item] + offset, .bytes = bytes };
+	ist_err e = IST_OK;
+
+	if (bytes > 0 && b->far && b->far[item])
+		e = ist__ferry_copy(b->ferry, &c, 1, err);
+	else if (bytes > 0)
+		memcpy(to, c.src, bytes);
+	if (e)
+		ist__fail_tensor(err, b->m->items[item].name);
+	return e;
+}
+
+ist_err
 ist__checkpoint_fetch(
 	const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, void *to, struct ist_error *err)
 {
@@ -113,11 +129,8 @@ ist__checkpoint_fetch(
 		return IST_INVALID_ARGUMENT;
 	}
 	t = &b->m->items[owner_of(b->m, item)];
-	if (t->file == IST__NO_FILE) {
-		if (bytes > 0)
-			memcpy(to, (const uint8_t *)b->addrs[owner_of(b->m, item)] + offset, bytes);
-		return IST_OK;
-	}
+	if (t->file == IST__NO_FILE)
+		return ist__checkpoint_read_memory(b, owner_of(b->m, item), offset, bytes, to, err);
 	e = ist__checkpoint_read_file(b, t->file, t->offset + offset, bytes, to, err);
 	if (e)
 		ist__fail_tensor(err, t->name);
@@ -125,15 +138,32 @@ ist__checkpoint_fetch(
 }
 
 bool
-ist__checkpoint_lend(const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, const void **addr)
+ist__checkpoint_lend(const struct ist_checkpoint *ck, uint64_t item, uint64_t offset, uint64_t bytes, struct ist_buf *out)
 {
 	const struct ist__checkpoint_body *b = ck->body;
 	const struct ist__item *t = item < b->m->n_items ? &b->m->items[item] : NULL;
 
 	if (!t || t->file != IST__NO_FILE || offset > t->bytes || bytes > t->bytes - offset)
 		return false;
-	*addr = (const uint8_t *)b->addrs[owner_of(b->m, item)] + offset;
+	item = owner_of(b->m, item);
+	*out = (struct ist_buf){ .addr = (uint8_t *)(uintptr_t)b->addrs[item] + offset, .bytes = bytes, .device = -1 };
+	if (b->pins.far.dev && ist__pins_have(&b->pins, out->addr, bytes))
+		out->mem = IST_MEM_PINNED;
+	if (b->far && b->far[item]) {
+		out->mem = (uint16_t)b->ferry->far.mem;
+		out->device = b->ferry->far.index;
+	}
 	return true;
+}
+
+const void *
+ist__checkpoint_pinned_file(const struct ist_checkpoint *ck, uint32_t file, uint64_t offset, uint64_t bytes)
+{
+	const struct ist__checkpoint_body *b = ck->body;
+
+	if (!b->pins.files || file >= b->m->n_files || !b->pins.files[file] || offset > b->files[file].bytes || bytes > b->files[file].bytes - offset)
+		return NULL;
+	return b->pins.files[file] + offset;
 }
 
 bool

@@ -135,16 +135,26 @@ ist__sink_begin(struct ist_sink *sink, const struct ist__manifest *m, uint64_t v
 	return IST_OK;
 }
 
-ist_err
-ist__sink_piece(struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+static ist_err
+check_piece(const struct ist_sink *sink, uint64_t item, uint64_t offset, uint64_t bytes, struct ist_error *err)
 {
 	const struct ist__manifest *m = sink->m;
-	ist_err e = IST_OK;
 
 	if (sink->state != IST__SINK_BEGUN)
 		return fail_state("sink_piece", err);
 	if (item >= m->n_items || offset > m->items[item].bytes || bytes > m->items[item].bytes - offset)
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_piece", "the piece lies outside of the tensor");
+	return IST_OK;
+}
+
+ist_err
+ist__sink_piece(struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+{
+	const struct ist__manifest *m = sink->m;
+	ist_err e = check_piece(sink, item, offset, bytes, err);
+
+	if (e)
+		return e;
 	if (bytes == 0 || (ist__item_is_raw(&m->items[item]) && !sink->raw))
 		return IST_OK;
 	__atomic_store_n(&sink->touched, 1, __ATOMIC_RELAXED);
@@ -155,6 +165,94 @@ ist__sink_piece(struct ist_sink *sink, uint64_t item, uint64_t offset, const voi
 		item = sink->next_alias ? sink->next_alias[item] : 0;
 	} while (!e && item);
 	return e;
+}
+
+/* ---- on a device ---- */
+
+bool
+ist__copies_add(struct ist__copies *c, void *dst, const void *src, uint64_t bytes)
+{
+	void *at = c->at;
+
+	if (!ist__grow(c->ctx, &at, &c->room, c->n + 1, sizeof(*c->at)))
+		return false;
+	c->at = at;
+	c->at[c->n++] = (struct ist_copy){ .dst = dst, .src = src, .bytes = bytes };
+	return true;
+}
+
+void
+ist__sink_set_far(struct ist_sink *sink, uint32_t mem, int32_t device)
+{
+	sink->mem = mem;
+	sink->device = device;
+}
+
+enum { RUNS_AT_ONCE = 64 };
+
+ist_err
+ist__sink_ferry_runs(struct ist__ferry *y, void *place, const struct ist__runs *r, const void *addr, struct ist_error *err)
+{
+	struct ist_copy list[RUNS_AT_ONCE];
+	ist_err e = IST_OK;
+
+	for (uint64_t i = 0, n; i < r->count && !e; i += n) {
+		for (n = 0; n < RUNS_AT_ONCE && i + n < r->count; n++)
+			list[n] = (struct ist_copy){ .dst = (uint8_t *)place + r->offset + (i + n) * r->stride,
+				.src = (const uint8_t *)addr + (i + n) * r->bytes, .bytes = r->bytes };
+		e = ist__ferry_copy(y, list, n, err);
+	}
+	return e;
+}
+
+bool
+ist__sink_is_on(const struct ist_sink *sink, uint32_t mem, int32_t device)
+{
+	return sink->kind->drops || (sink->kind->place && sink->mem == mem && sink->device == device);
+}
+
+static bool
+copy_slice(struct ist_sink *sink, const struct ist__item *t, uint64_t offset, const uint8_t *at, uint64_t bytes, struct ist__copies *out)
+{
+	uint8_t *place = sink->kind->place(sink->self, t->part_of - 1);
+	struct ist__scatter s;
+	struct ist__runs r;
+
+	ist__scatter_init(&s, t);
+	for (uint64_t done = 0, n; place && done < bytes; done += n) {
+		n = ist__scatter_next(&s, offset + done, bytes - done, &r);
+		for (uint64_t i = 0; i < r.count; i++)
+			if (!ist__copies_add(out, place + r.offset + i * r.stride, at + done + i * r.bytes, r.bytes))
+				return false;
+	}
+	return true;
+}
+
+ist_err
+ist__sink_copies(struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist__copies *out,
+	struct ist_error *err)
+{
+	const struct ist__item *items = sink->m ? sink->m->items : NULL;
+	ist_err e = check_piece(sink, item, offset, bytes, err);
+	bool room = true;
+
+	if (e || bytes == 0 || sink->kind->drops || ist__item_is_raw(&items[item]))
+		return e;
+	__atomic_store_n(&sink->touched, 1, __ATOMIC_RELAXED);
+	if (items[item].kind == IST__ITEM_SLICE) {
+		if (items[item].part_of == 0)
+			return ist__fail(err, IST_INTERNAL, "sink_piece", "a slice without its tensor");
+		room = copy_slice(sink, &items[item], offset, addr, bytes, out);
+	}
+	while (room && items[item].kind != IST__ITEM_SLICE) {
+		uint8_t *place = sink->kind->place(sink->self, item);
+
+		room = !place || ist__copies_add(out, place + offset, addr, bytes);
+		item = sink->next_alias ? sink->next_alias[item] : 0;
+		if (!item)
+			break;
+	}
+	return room ? IST_OK : ist__fail_memory(err, "sink_piece");
 }
 
 ist_err
@@ -216,16 +314,30 @@ ist__sink_check_memory(uint64_t need, struct ist_error *err)
 ist_err
 ist_sink_open(struct ist_env *env, const char *dest, uint32_t flags, struct ist_sink **out, struct ist_error *err)
 {
+	struct ist_sink_args args = { .struct_size = sizeof(args), .flags = flags, .device = -1 };
+
+	return ist_sink_open_at(env, dest, &args, out, err);
+}
+
+ist_err
+ist_sink_open_at(struct ist_env *env, const char *dest, const struct ist_sink_args *args, struct ist_sink **out, struct ist_error *err)
+{
 	ist_err e = ist__handle_check(env, IST__ENV, "sink_open", err);
+	uint32_t flags;
 
 	if (e)
 		return e;
+	if (!args || args->struct_size < sizeof(*args))
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "args is missing, or struct_size is too small");
+	flags = args->flags;
 	if (dest && !dest[0])
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "the destination is empty");
 	if (!dest || !out || (flags & ~(uint32_t)(IST_SINK_NO_REPLACE | IST_SINK_WEIGHTS_ONLY)))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "dest or out is missing, or flags is not made of those there are");
 	if (!strcmp(dest, "mem:"))
-		return ist__sink_mem_open(env, out, err);
+		return ist__sink_mem_open(env, args, out, err);
+	if (args->mem != IST_MEM_HOST || args->places)
+		return ist__fail(err, IST_INVALID_ARGUMENT, "sink_open", "mem: has a device, or places; %s has neither", dest);
 	if (!strcmp(dest, "null:"))
 		return ist__sink_null_open(env, out, err);
 	if (!strncmp(dest, "shm:", 4))

@@ -10,6 +10,7 @@
 
 #include "base/env.h"
 #include "ckpt/slice.h"
+#include "plug/far.h"
 
 /* m is lent until commit or abort has returned. */
 struct ist__sink_kind {
@@ -23,8 +24,11 @@ struct ist__sink_kind {
 	ist_err (*commit)(void *self, uint64_t version, struct ist_error *err);
 	void (*abort)(void *self, bool dirty);
 	void (*free)(void *self);
+	/* Where an item's bytes go on the sink's device; NULL: into none of its places. Only of sinks that have a device. */
+	void *(*place)(const void *self, uint64_t item);
 	ist_err (*tensor)(void *self, const char *name, struct ist_tensor *out, struct ist_error *err); /* NULL: has none */
 	bool one_place; /* aliases share their place here: pieces come for the owner alone */
+	bool drops;     /* what comes is not looked at */
 };
 
 enum ist__sink_state { IST__SINK_IDLE, IST__SINK_BEGUN, IST__SINK_READY };
@@ -39,6 +43,15 @@ struct ist_sink {
 	uint32_t touched;               /* a piece has come; atomic */
 	bool raw;                       /* wants raw items too */
 	bool in_place;                  /* pieces overwrite what is in use */
+	uint32_t mem;                   /* of its places, where the kind tells them; else IST_MEM_HOST */
+	int32_t device;
+};
+
+/* Copies to be made, in one go. */
+struct ist__copies {
+	const struct ist__ctx *ctx;
+	struct ist_copy *at;
+	uint64_t n, room;
 };
 
 ist_err ist__sink_begin(struct ist_sink *sink, const struct ist__manifest *m, uint64_t version, struct ist_error *err);
@@ -47,6 +60,12 @@ ist_err ist__sink_begin(struct ist_sink *sink, const struct ist__manifest *m, ui
  * bytes may be passed or not. */
 ist_err ist__sink_piece(
 	struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err);
+/* Does what it takes come to rest on that device, or nowhere? Then copies there can be made instead of pieces. */
+bool ist__sink_is_on(const struct ist_sink *sink, uint32_t mem, int32_t device);
+/* What ist__sink_piece would do, as copies from addr, which is memory of the device; who makes them makes them before prepare. */
+ist_err ist__sink_copies(struct ist_sink *sink, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist__copies *out,
+	struct ist_error *err);
+bool ist__copies_add(struct ist__copies *c, void *dst, const void *src, uint64_t bytes);
 ist_err ist__sink_prepare(struct ist_sink *sink, struct ist_error *err);
 ist_err ist__sink_commit(struct ist_sink *sink, uint64_t version, struct ist_error *err);
 /* True: DIRTY, bytes of the old version are gone. Nothing under way: false. */
@@ -62,7 +81,13 @@ ist_err ist__sink_check_memory(uint64_t need, struct ist_error *err);
 
 ist_err ist__sink_dir_open(struct ist_env *env, const char *path, uint32_t flags, struct ist_sink **out, struct ist_error *err);
 ist_err ist__sink_shm_open(struct ist_env *env, const char *name, uint32_t flags, struct ist_sink **out, struct ist_error *err);
-ist_err ist__sink_mem_open(struct ist_env *env, struct ist_sink **out, struct ist_error *err);
+ist_err ist__sink_mem_open(struct ist_env *env, const struct ist_sink_args *args, struct ist_sink **out, struct ist_error *err);
+/* The same into memory of the callers. */
+ist_err ist__sink_places_open(struct ist_env *env, const struct ist_sink_args *args, struct ist_sink **out, struct ist_error *err);
+
+/* Between the kinds: the sink has its places on that device; the runs of a slice go to a tensor there. */
+void ist__sink_set_far(struct ist_sink *sink, uint32_t mem, int32_t device);
+ist_err ist__sink_ferry_runs(struct ist__ferry *y, void *place, const struct ist__runs *r, const void *addr, struct ist_error *err);
 ist_err ist__sink_null_open(struct ist_env *env, struct ist_sink **out, struct ist_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sink_mem.c - each tensor in its own place in host memory. The old version stands until the new one is committed, so
- * that an update needs room for both.
+ * sink_mem.c - each tensor in its own place, in host memory or on a device. The old version stands until the new one is
+ * committed, so that an update needs room for both. What goes into places of the caller's is sink_places.c.
  */
 #include "ckpt/sink.h"
 
@@ -18,15 +18,25 @@ struct generation {
 
 struct mem {
 	const struct ist__ctx *ctx;
+	struct ist__ferry ferry; /* far.dev NULL: host memory */
 	struct generation old, new;
 	uint64_t *number;        /* item of the update -> item of new.m; UINT64_MAX: no tensor */
 };
 
 static void
+drop_place(struct mem *s, void *place)
+{
+	if (s->ferry.far.dev)
+		ist__far_free(&s->ferry.far, s->ferry.far.mem, place);
+	else
+		ist__free(s->ctx, place);
+}
+
+static void
 drop(struct mem *s, struct generation *g)
 {
 	for (uint64_t i = 0; g->places && i < g->m->n_items; i++)
-		ist__free(s->ctx, g->places[i]);
+		drop_place(s, g->places[i]);
 	ist__free(s->ctx, g->places);
 	ist__manifest_free(g->m);
 	*g = (struct generation){ 0 };
@@ -63,6 +73,16 @@ copy_manifest(struct mem *s, const struct ist__manifest *m, struct ist_error *er
 	return ist__manifest_seal(s->new.m, "sink", err);
 }
 
+static void *
+make_place(struct mem *s, uint64_t bytes)
+{
+	void *place = NULL;
+
+	if (!s->ferry.far.dev)
+		return ist__alloc_aligned(s->ctx, bytes, ALIGN);
+	return ist__far_alloc(&s->ferry.far, s->ferry.far.mem, 0, bytes, &place, NULL) ? NULL : place;
+}
+
 static ist_err
 make_places(struct mem *s, struct ist_error *err)
 {
@@ -74,7 +94,7 @@ make_places(struct mem *s, struct ist_error *err)
 	for (uint64_t i = 0; i < m->n_items; i++) {
 		if (m->items[i].alias != IST__NO_ALIAS || m->items[i].bytes == 0)
 			continue;
-		s->new.places[i] = ist__alloc_aligned(s->ctx, m->items[i].bytes, ALIGN);
+		s->new.places[i] = make_place(s, m->items[i].bytes);
 		if (!s->new.places[i]) {
 			ist__fail(err, IST_NO_MEMORY, "sink", "no room for tensor \"%.200s\" of %llu bytes; all need %llu, beside the version before",
 				m->items[i].name, (unsigned long long)m->items[i].bytes, (unsigned long long)m->payload);
@@ -92,7 +112,7 @@ begin(void *self, const struct ist__manifest *m, uint64_t version, struct ist_er
 	ist_err e = copy_manifest(s, m, err);
 
 	(void)version;
-	if (!e)
+	if (!e && !s->ferry.far.dev)
 		e = ist__sink_check_memory(m->payload, err);
 	if (!e)
 		e = make_places(s, err);
@@ -101,29 +121,42 @@ begin(void *self, const struct ist__manifest *m, uint64_t version, struct ist_er
 	return e;
 }
 
-static ist_err
-piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+static void *
+place(const void *self, uint64_t item)
 {
 	const struct mem *s = self;
 	uint64_t at = s->number[item];
-	uint8_t *place = at == UINT64_MAX ? NULL : s->new.places[at];
 
-	if (!place)
+	return at == UINT64_MAX ? NULL : s->new.places[at];
+}
+
+static ist_err
+piece(void *self, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err)
+{
+	struct mem *s = self;
+	uint8_t *to = place(s, item);
+	struct ist_copy c = { .src = addr, .bytes = bytes };
+
+	if (!to)
 		return ist__fail(err, IST_INTERNAL, "sink", "a piece for a tensor that has no bytes of its own");
-	memcpy(place + offset, addr, bytes);
+	c.dst = to + offset;
+	if (s->ferry.far.dev)
+		return ist__ferry_copy(&s->ferry, &c, 1, err);
+	memcpy(c.dst, addr, bytes);
 	return IST_OK;
 }
 
 static ist_err
 runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, struct ist_error *err)
 {
-	const struct mem *s = self;
-	uint64_t at = s->number[item];
-	uint8_t *place = at == UINT64_MAX ? NULL : s->new.places[at];
+	struct mem *s = self;
+	uint8_t *to = place(s, item);
 
-	if (!place)
+	if (!to)
 		return ist__fail(err, IST_INTERNAL, "sink", "a piece for a tensor that has no bytes of its own");
-	ist__runs_copy(place + r->offset, r, addr);
+	if (s->ferry.far.dev)
+		return ist__sink_ferry_runs(&s->ferry, to, r, addr, err);
+	ist__runs_copy(to + r->offset, r, addr);
 	return IST_OK;
 }
 
@@ -161,6 +194,7 @@ free_it(void *self)
 
 	drop_new(s);
 	drop(s, &s->old);
+	ist__ferry_close(&s->ferry);
 	ist__free(s->ctx, s);
 }
 
@@ -183,6 +217,10 @@ tensor(void *self, const char *name, struct ist_tensor *out, struct ist_error *e
 	if (s->old.m->items[item].alias != IST__NO_ALIAS)
 		item = s->old.m->items[item].alias;
 	out->addr = s->old.places[item] ? s->old.places[item] : (const void *)"";
+	if (s->old.places[item] && s->ferry.far.dev) {
+		out->mem = s->ferry.far.mem;
+		out->device = s->ferry.far.index;
+	}
 	return IST_OK;
 }
 
@@ -195,17 +233,31 @@ static const struct ist__sink_kind mem_kind = {
 	.commit = commit,
 	.abort = abort_it,
 	.free = free_it,
+	.place = place,
 	.tensor = tensor,
 	.one_place = true,
 };
 
 ist_err
-ist__sink_mem_open(struct ist_env *env, struct ist_sink **out, struct ist_error *err)
+ist__sink_mem_open(struct ist_env *env, const struct ist_sink_args *args, struct ist_sink **out, struct ist_error *err)
 {
-	struct mem *s = ist__alloc(ist__env_ctx(env), sizeof(*s));
+	struct mem *s;
+	ist_err e = IST_OK;
 
+	if (args->places)
+		return ist__sink_places_open(env, args, out, err);
+	s = ist__alloc(ist__env_ctx(env), sizeof(*s));
 	if (!s)
 		return ist__fail_memory(err, "sink_open");
 	s->ctx = ist__env_ctx(env);
-	return ist__sink_make(env, &mem_kind, s, false, false, out, err);
+	if (ist__is_far(args->mem))
+		e = ist__ferry_open(env, args->mem, args->device, "sink_open", &s->ferry, err);
+	if (e) {
+		free_it(s);
+		return e;
+	}
+	e = ist__sink_make(env, &mem_kind, s, false, false, out, err);
+	if (!e)
+		ist__sink_set_far(*out, args->mem, args->device);
+	return e;
 }

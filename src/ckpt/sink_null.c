@@ -61,6 +61,7 @@ static const struct ist__sink_kind null_kind = {
 	.abort = abort_it,
 	.free = free_it,
 	.one_place = true,
+	.drops = true,
 };
 
 ist_err

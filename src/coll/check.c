@@ -177,8 +177,17 @@ check_reduction(const struct ist__limits *l, uint32_t kind, const struct ist_col
 	return IST_OK;
 }
 
+/* Where the buffers of this operation may lie. */
+static uint64_t
+memory_of(const struct ist__limits *l, uint32_t kind, const struct ist_coll_args *a)
+{
+	if (l->far_views && !(kind == IST_OP_BROADCAST && a->flags & IST_OP_VIEW))
+		return l->mem & (1u << IST_MEM_HOST | 1u << IST_MEM_PINNED);
+	return l->mem;
+}
+
 static ist_err
-check_buf(const struct ist__limits *l, const char *which, const struct ist_buf *buf, const char *op, struct ist_error *err)
+check_buf(uint64_t mem, const char *which, const struct ist_buf *buf, const char *op, struct ist_error *err)
 {
 	static const char *const names[] = { "host", "pinned host", "CUDA", "Ascend" };
 
@@ -190,7 +199,7 @@ check_buf(const struct ist__limits *l, const char *which, const struct ist_buf *
 		return ist__fail(err, IST_INVALID_ARGUMENT, op, "%s ends behind the end of memory", which);
 	if (buf->mem > IST_MEM_ASCEND)
 		return ist__fail(err, IST_INVALID_ARGUMENT, op, "%s lies in memory of unknown kind %u", which, buf->mem);
-	if (!(l->mem >> buf->mem & 1))
+	if (!(mem >> buf->mem & 1))
 		return ist__fail(err, IST_UNSUPPORTED, op, "%s lies in %s memory, which this backend can't reach", which, names[buf->mem]);
 	return IST_OK;
 }
@@ -246,11 +255,11 @@ ist__coll_check(const struct ist__limits *limits, uint32_t kind, const struct is
 	if (!e)
 		e = check_reduction(limits, kind, &a, bytes, op, err);
 	if (!e)
-		e = check_buf(limits, "src", &a.src, op, err);
+		e = check_buf(memory_of(limits, kind, &a), "src", &a.src, op, err);
 	if (!e && kind == IST_OP_BROADCAST && !a.dst.addr && a.peer != limits->rank && !ist__takes(args_takers(args), a.peer, limits->rank))
 		e = check_room(limits, &a, op, err);
 	else if (!e)
-		e = check_buf(limits, "dst", &a.dst, op, err);
+		e = check_buf(memory_of(limits, kind, &a), "dst", &a.dst, op, err);
 	if (!e)
 		e = check_overlap(kind, &a, op, err);
 	if (e)

@@ -14,6 +14,7 @@ struct ist__limits {
 	uint32_t rank, size;
 	uint64_t mem;      /* bit 1 << enum ist_mem_kind: where buffers may lie */
 	uint64_t native;   /* bit 1 << kind */
+	bool far_views;    /* memory of devices: broadcasts with views alone */
 	bool takers;       /* all members know of sets of takers; else everybody takes */
 	bool leaves_out;   /* so does the way in which broadcasts go: who does not take gets no bytes */
 };

@@ -152,7 +152,7 @@ set_limits(struct ist__line *line)
 	if (a->no_progress_ns == 0)
 		a->no_progress_ns = IST__NO_PROGRESS_NS;
 	line->limits = (struct ist__limits){ .rank = a->rank, .size = a->size, .mem = a->mem, .native = a->backend->native & all,
-		.takers = !a->all_take };
+		.takers = !a->all_take, .far_views = a->traits & IST_TRAIT_FAR_VIEWS };
 	line->limits.leaves_out = line->limits.takers && (!(line->limits.native >> IST_OP_BROADCAST & 1) || (a->traits & IST_TRAIT_TAKERS));
 	line->choice = (struct ist__choice){ .native = line->limits.native, .size = a->size };
 }
@@ -362,6 +362,13 @@ ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *
 			atomic_store(&op->checked, true);
 	pthread_mutex_unlock(&line->lock);
 	ist__line_post(line, IST__MAIL_STATE);
+}
+
+bool
+ist__line_reaches(const struct ist__line *line, uint32_t mem, bool *views_alone)
+{
+	*views_alone = mem > IST_MEM_PINNED && line->limits.far_views;
+	return line->limits.mem >> mem & 1;
 }
 
 bool

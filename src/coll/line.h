@@ -60,6 +60,8 @@ ist_err ist__line_submit(struct ist__line *line, uint32_t kind, const struct ist
 void ist__line_checked(struct ist__line *line, uint64_t seq, const struct ist_error *err);
 /* Does a broadcast with takers cost the others nothing? The same on all members. */
 bool ist__line_leaves_out(const struct ist__line *line);
+/* Does the channel carry memory of that kind? *views_alone: see struct ist_group_info. */
+bool ist__line_reaches(const struct ist__line *line, uint32_t mem, bool *views_alone);
 /* Bytes that the line, its channel and the requests that it keeps hold now: of this process alone, and of shared memory. */
 void ist__line_held(struct ist__line *line, uint64_t *memory, uint64_t *shared);
 /* Wakes whoever turns the line: compare has more to say. */

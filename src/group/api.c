@@ -348,7 +348,7 @@ ist_group_info(struct ist_group *group, struct ist_group_info *out, struct ist_e
 	info = (struct ist_group_info){ .rank = g->rank, .messages = messages, .size = g->size, .generation = g->generation, .name = g->name, .backend = g->backend_name,
 		.n_hosts = g->n_hosts, .n_same_host = g->n_same_host, .shm_pairs = g->shm_pairs, .tcp_pairs = g->tcp_pairs, .bucket_bytes = g->bucket_bytes,
 		.timeout_ns = g->timeout_ns, .no_progress_ns = g->no_progress_ns, .proto = g->proto, .n_links = g->n_links,
-		.takers = g->line && ist__line_leaves_out(g->line),
+		.takers = g->line && ist__line_leaves_out(g->line), .mem = g->mem, .device = g->mem ? g->ep->device : -1, .views_alone = g->views_alone,
 		.broken = (uint32_t)__atomic_load_n(&g->broken_code, __ATOMIC_ACQUIRE) };
 	pthread_mutex_lock(&g->lock);
 	count_memory(g, &info);

@@ -5,6 +5,7 @@
 #include "base/fail.h"
 #include "meet/store.h"
 #include "net/wire.h"
+#include "plug/far.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -561,6 +562,7 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 	struct ist__hostport hp;
 	struct ist_error why;
 	struct ist__ep *ep;
+	struct ist__far far;
 	union ist__sockaddr at;
 	ist_err e;
 
@@ -594,6 +596,8 @@ ist__ep_new(struct ist_env *env, const struct ist_endpoint_args *args, struct is
 	snprintf(ep->advertise, sizeof(ep->advertise), "%s", a->advertise ? a->advertise : "");
 	ist__card_here(&ep->card);
 	e = set_secret(ep, a, err);
+	if (!e && a->mem != IST_MEM_HOST)
+		e = ist__far_find(env, a->mem, a->device, "endpoint", &far, err);
 	if (!e && a->bind) {
 		e = ist__bind_pick(a->bind, &at, err); /* a bad value fails here, not at the first group */
 		if (!e)

@@ -175,6 +175,20 @@ line_failed(void *owner, const struct ist_error *err)
 	ist__mesh_break(owner, &e, true);
 }
 
+/* A group carries device memory where all have a device of one kind and the backend can reach it. All come to the same. */
+static void
+see_devices(struct ist__form *f)
+{
+	struct ist__group *g = f->group;
+	uint32_t mem = f->claims[0].mem;
+
+	for (uint32_t r = 1; r < f->args.size; r++)
+		if (f->claims[r].mem != mem)
+			return;
+	if (mem > IST_MEM_PINNED && ist__line_reaches(g->line, mem, &g->views_alone) && !(g->views_alone && g->n_hosts > 1))
+		g->mem = mem;
+}
+
 static ist_err
 make_line(struct ist__form *f, struct ist_error *err)
 {
@@ -188,6 +202,7 @@ make_line(struct ist__form *f, struct ist_error *err)
 	if (e)
 		return e;
 	f->chan = NULL;
+	see_devices(f);
 	ist__line_hold(f->group->line); /* the mesh looks at it until the group's memory goes */
 	return IST_OK;
 }

@@ -94,6 +94,8 @@ struct ist__group {
 	int64_t timeout_ns, no_progress_ns;
 	uint64_t bucket_bytes;
 	uint32_t proto, n_hosts, n_same_host, shm_pairs, tcp_pairs;
+	uint32_t mem;                  /* as in struct ist_group_info */
+	bool views_alone;
 	uint64_t features;
 	const struct ist__admitted *backend;
 	struct ist__line *line;

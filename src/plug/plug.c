@@ -2,6 +2,7 @@
 #include "plug/plug.h"
 
 #include "base/fail.h"
+#include "devices/cuda.h"
 #include "devices/host.h"
 #include "plug/load.h"
 #include "plug/services.h"
@@ -30,6 +31,7 @@ struct plug {
 	pthread_mutex_t lock; /* entries; recursive, since a wrapper asks for what it wraps and a probe may ask for a device */
 	struct ist__services *services;
 	struct ist__host_device *host;
+	struct ist__cuda *cuda;
 	struct entry **list;
 	uint64_t n, room;
 };
@@ -202,6 +204,7 @@ plug_stop(struct ist_env *env, void *part)
 	while (p->n > 0) /* wrappers come after what they wrap */
 		entry_free(p, p->list[--p->n]);
 	ist__free(p->ctx, p->list);
+	ist__cuda_free(p->cuda);
 	ist__host_device_free(p->host);
 	pthread_mutex_destroy(&p->lock);
 	ist__free(p->ctx, p);
@@ -210,13 +213,16 @@ plug_stop(struct ist_env *env, void *part)
 static ist_err
 admit_builtin(struct plug *p, struct ist_error *err)
 {
-	struct ist_device host;
+	struct ist_device host, cuda;
 	ist_err e = IST_OK;
 
 	p->host = ist__host_device_new(p->ctx, &host);
-	if (!p->host)
+	p->cuda = ist__cuda_new(p->ctx, &cuda);
+	if (!p->host || !p->cuda)
 		return ist__fail_memory(err, "env");
 	e = admit(p, NULL, &host, NULL, NULL, NULL, err);
+	if (!e)
+		e = admit(p, NULL, &cuda, NULL, NULL, NULL, err);
 	for (size_t i = 0; !e && ist__builtin[i]; i++) {
 		struct entry *made = NULL;
 
@@ -436,6 +442,19 @@ ist__plug_device(struct ist_env *env, uint32_t mem)
 	struct plug *p = plug_of(env, NULL);
 
 	return p ? device_of(p, mem) : NULL;
+}
+
+uint32_t
+ist__plug_device_count(struct ist_env *env, uint32_t mem)
+{
+	struct ist_device_probe probed = { .struct_size = sizeof(probed) };
+	const struct ist_device *d = ist__plug_device(env, mem);
+	struct plug *p = plug_of(env, NULL);
+
+	if (!d || !p)
+		return 0;
+	d->probe(d->self, ist__services_host(p->services), IST_START, &probed);
+	return probed.count;
 }
 
 const struct ist_host *

@@ -21,5 +21,6 @@ ist_err ist__plug_get(struct ist_env *env, const char *name, const struct ist__a
 const struct ist__admitted *ist__plug_nth(struct ist_env *env, uint32_t i);
 /* The device that allocates that kind of memory (the last one admitted that says it can run); NULL: none. */
 const struct ist_device *ist__plug_device(struct ist_env *env, uint32_t mem);
+uint32_t ist__plug_device_count(struct ist_env *env, uint32_t mem);
 
 #endif

@@ -155,6 +155,7 @@ move_in(struct ist__sync_body *s, struct ist_group *group, const uint32_t *left,
 	bool had_ring = s->ring.n > 0 && !s->gathering; /* else READY will make it */
 	ist_err e;
 
+	ist__stage_quiet(&s->stage);
 	ist__ring_fini(&s->ring);
 	ist__agree_fini(&s->agree);
 	for (uint32_t i = 0; i < n; i++) {
@@ -196,6 +197,7 @@ ist__sync_shrink(struct ist__sync_body *s, const struct ist_error *why, struct i
 	ist_err e = lost && left ? IST_OK : ist__fail_memory(err, OP);
 
 	ist__pace_end(&s->pace);
+	ist__stage_quiet(&s->stage);
 	ist__ring_drop(&s->ring);
 	if (!e)
 		mark_error(s, lost, why);

@@ -273,12 +273,12 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 				return fail_overlap(g, item.name, other, set, "with different shapes or dtypes");
 			if (t->made->items[known].in_parts)
 				return fail_overlap(g, item.name, other, set, "once in slices and once whole");
-			if (!s->digests || !t->sets[other].digests) {
+			if (item.bytes > 0 && (!s->digests || !t->sets[other].digests)) {
 				fail_overlap(g, item.name, other, set, "in memory, where nobody can tell whether the bytes are equal");
 				ist__fail_next(g->err, IST__NEXT_ALIKE);
 				return IST_OVERLAP;
 			}
-			if (!ist__digest_equal(&s->digests[k], &t->sets[other].digests[t->item_local[known]]))
+			if (item.bytes > 0 && !ist__digest_equal(&s->digests[k], &t->sets[other].digests[t->item_local[known]]))
 				return fail_overlap(g, item.name, other, set, "with different bytes");
 			s->whole[k] = IST__NO_ITEM;
 			return IST_OK;

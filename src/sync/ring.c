@@ -53,6 +53,15 @@ check_room(uint64_t bytes, uint64_t alone, uint64_t held, uint32_t members, stru
 }
 
 static void
+free_plain(struct ist__ring *ring, void *addr)
+{
+	if (ring->far.dev)
+		ist__far_free(&ring->far, ring->far.mem, addr);
+	else
+		ist__free(ring->ctx, addr);
+}
+
+static void
 free_memory(struct ist__ring *ring)
 {
 	for (uint32_t i = 0; i < ring->n; i++) {
@@ -61,7 +70,7 @@ free_memory(struct ist__ring *ring)
 		if (s->addr && ring->from_group)
 			(void)ist_group_alloc_free(ring->group, s->addr); /* fails when the group is gone, and the memory with it */
 		else
-			ist__free(ring->ctx, s->addr);
+			free_plain(ring, s->addr);
 		s->addr = NULL;
 	}
 	ring->n = 0;
@@ -98,7 +107,7 @@ alloc_from_group(struct ist__ring *ring, uint32_t n, uint64_t bytes)
 	for (uint32_t i = 0; i < n; i++) {
 		void *addr = NULL;
 
-		if (ist_group_alloc(ring->group, bytes, IST_MEM_HOST, -1, &addr, NULL) != IST_OK) {
+		if (ist_group_alloc(ring->group, bytes, ring->far.dev ? ring->far.mem : IST_MEM_HOST, ring->far.dev ? ring->far.index : -1, &addr, NULL) != IST_OK) {
 			while (i-- > 0) {
 				(void)ist_group_alloc_free(ring->group, ring->slots[i].addr); /* just made */
 				ring->slots[i].addr = NULL;
@@ -110,14 +119,24 @@ alloc_from_group(struct ist__ring *ring, uint32_t n, uint64_t bytes)
 	return true;
 }
 
+static void *
+plain(struct ist__ring *ring, uint64_t bytes)
+{
+	void *addr = NULL;
+
+	if (!ring->far.dev)
+		return ist__alloc_aligned(ring->ctx, bytes, 4096);
+	return ist__far_alloc(&ring->far, ring->far.mem, 0, bytes, &addr, NULL) ? NULL : addr;
+}
+
 static bool
 alloc_plain(struct ist__ring *ring, uint32_t n, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < n; i++) {
-		ring->slots[i].addr = ist__alloc_aligned(ring->ctx, bytes, 4096);
+		ring->slots[i].addr = plain(ring, bytes);
 		if (!ring->slots[i].addr) {
 			while (i-- > 0) {
-				ist__free(ring->ctx, ring->slots[i].addr);
+				free_plain(ring, ring->slots[i].addr);
 				ring->slots[i].addr = NULL;
 			}
 			return false;
@@ -138,7 +157,7 @@ ist__ring_check(const struct ist__ring *ring, struct ist_group *group, uint32_t 
 	struct ist_group_info info = { .struct_size = sizeof(info) };
 	ist_err e = ist_group_info(group, &info, err);
 
-	if (e || is_made(ring, group, n, slot_bytes))
+	if (e || ring->far.dev || is_made(ring, group, n, slot_bytes))
 		return e;
 	return check_room(slot_bytes > UINT64_MAX / n ? UINT64_MAX : n * slot_bytes, alone, ring->n * ring->slot_bytes, info.n_same_host, err);
 }
@@ -204,12 +223,20 @@ poison(struct ist__ring *ring, uint8_t *addr, uint64_t bytes)
 		memcpy(addr + at, &ring->poison, bytes - at < sizeof(ring->poison) ? bytes - at : sizeof(ring->poison));
 }
 
+static struct ist_buf
+buf_of(const struct ist__ring *ring, void *addr, uint64_t bytes)
+{
+	const struct ist__far *far = &ring->far;
+
+	return (struct ist_buf){ .addr = addr, .bytes = bytes, .mem = (uint16_t)(far->dev ? far->mem : IST_MEM_HOST), .device = far->dev ? far->index : -1 };
+}
+
 ist_err
 ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root, const uint64_t *takers, uint64_t bytes, int64_t deadline,
 	struct ist_error *err)
 {
 	struct ist__slot *s = &ring->slots[i];
-	struct ist_buf buf = { .addr = s->addr, .bytes = bytes, .mem = IST_MEM_HOST, .device = -1 };
+	struct ist_buf buf = buf_of(ring, s->addr, bytes);
 	struct ist_coll_args args = {
 		.struct_size = sizeof(args),
 		.peer = root,
@@ -224,7 +251,8 @@ ist__ring_start(struct ist__ring *ring, uint32_t i, uint32_t root, bool am_root,
 	if (am_root) {
 		args.src = buf;
 	} else {
-		poison(ring, s->addr, bytes);
+		if (!ring->far.dev) /* there digests alone tell old from new */
+			poison(ring, s->addr, bytes);
 		args.dst = buf;
 	}
 	return ist_broadcast(ring->group, &args, &s->req, err);
@@ -246,6 +274,16 @@ ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8
 	}
 	*at = view.addr;
 	return IST_OK;
+}
+
+bool
+ist__ring_idle(struct ist__ring *ring, uint32_t i)
+{
+	uint32_t done = 1;
+
+	if (ring->slots[i].req)
+		(void)ist_req_test(ring->slots[i].req, &done, NULL); /* how it ended, who releases it is told */
+	return done;
 }
 
 ist_err
@@ -284,7 +322,7 @@ ist__ring_skip(struct ist__ring *ring, uint32_t root, const uint64_t *takers, ui
 		.struct_size = sizeof(args),
 		.peer = root,
 		.flags = (uint32_t)IST_COLL_AGREED | (ring->view ? (uint32_t)IST_OP_VIEW : 0),
-		.dst = { .bytes = bytes, .device = -1 },
+		.dst = buf_of(ring, NULL, bytes),
 		.timeout_ns = ist__left(deadline),
 		.takers = takers,
 	};

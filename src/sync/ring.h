@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ring.h - a few buckets in turn, each with at most one broadcast under way. Memory is the group's own where it has a
- * kind that it moves best; then receivers may look at the sender's bytes instead of having a copy.
+ * kind that it moves best; then receivers may look at the sender's bytes instead of having a copy. It lies on the members'
+ * devices where the group carries such memory.
  */
 #ifndef ISTHMUS_SYNC_RING_H
 #define ISTHMUS_SYNC_RING_H
@@ -9,6 +10,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+
+#include "plug/far.h"
 
 #include <isthmus.h>
 
@@ -23,6 +26,7 @@ struct ist__slot {
 struct ist__ring {
 	const struct ist__ctx *ctx;
 	struct ist_group *group;
+	struct ist__far far;    /* where the slots lie; dev NULL: in host memory. Set by the owner before ist__ring_prepare */
 	struct ist__slot slots[IST__SLOTS_MAX];
 	uint32_t n;
 	uint32_t wanted;        /* slots; there are fewer where there was no memory for so many */
@@ -76,6 +80,8 @@ ist_err ist__ring_skip_end(struct ist__ring *ring, int64_t deadline, struct ist_
 ist_err ist__ring_take(struct ist__ring *ring, uint32_t i, int64_t deadline, const uint8_t **at, struct ist_error *err);
 /* Waits until slot i can be written again; gives a view back. */
 ist_err ist__ring_release(struct ist__ring *ring, uint32_t i, int64_t deadline, struct ist_error *err);
+/* Has what was last begun in slot i ended, well or not? */
+bool ist__ring_idle(struct ist__ring *ring, uint32_t i);
 /* Ends all that is under way, well or not. */
 void ist__ring_drop(struct ist__ring *ring);
 

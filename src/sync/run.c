@@ -11,6 +11,7 @@
 #include "sync/sync.h"
 
 #include "base/fail.h"
+#include "sync/ends.h"
 
 #include <string.h>
 
@@ -42,130 +43,6 @@ ist__sync_giver(const struct ist__sync_body *s, uint64_t b)
 }
 
 static void
-fail_piece(struct ist__sync_body *s, struct ist_error *why, uint64_t b, const struct ist__plan_piece *p)
-{
-	const struct ist__item *item = &s->table->m->items[p->item];
-
-	ist__fail_bucket(why, b);
-	if (!why->tensor[0])
-		ist__fail_tensor(why, item->name);
-	ist__sync_fail_here(s, why);
-}
-
-/* ---- giving ---- */
-
-/* Pieces from i on that lie back to back in a file and in the bucket: one read. */
-static uint32_t
-run_of_file(const struct ist__table *t, const struct ist__manifest *m, const struct ist__plan_piece *p, uint32_t n, uint64_t *bytes)
-{
-	const struct ist__item *first = &m->items[t->item_local[p[0].item]];
-	uint32_t count = 1;
-
-	*bytes = p[0].bytes;
-	while (count < n) {
-		const struct ist__item *item = &m->items[t->item_local[p[count].item]];
-
-		if (item->file != first->file || item->offset + p[count].offset != first->offset + p[0].offset + *bytes ||
-		    p[count].at != p[0].at + *bytes)
-			break;
-		*bytes += p[count++].bytes;
-	}
-	return count;
-}
-
-static ist_err
-fetch_bucket(struct ist__sync_body *s, uint64_t b, const struct ist__offer *giver, uint8_t *to)
-{
-	const struct ist__table *t = s->table;
-	const struct ist__plan_bucket *k = &t->plan->buckets[b];
-	const struct ist__plan_piece *pieces = &t->plan->pieces[k->first_piece];
-	const struct ist__source *source = &s->sources[giver->index];
-	const struct ist__manifest *m = ist__checkpoint_manifest(source->ck);
-	struct ist_error why;
-	ist_err e = IST_OK;
-
-	ist_error_init(&why);
-	for (uint32_t i = 0, n = 1; i < k->n_pieces && !e; i += n) {
-		const struct ist__plan_piece *p = &pieces[i];
-		uint64_t local = t->item_local[p->item], bytes = p->bytes;
-
-		n = 1;
-		if (giver->live) {
-			e = ist__checkpoint_fetch(source->ck, local, p->offset, bytes, to + p->at, &why);
-			if (!e && t->verify) {
-				if (p->offset == 0)
-					s->got[p->item] = 0; /* given before, to a group that lost a member */
-				ist__digest_leaves(to + p->at, bytes, &s->leaves[t->leaf_first[p->item] + p->offset / IST__LEAF_BYTES]);
-				s->got[p->item] += bytes;
-			}
-		} else {
-			n = run_of_file(t, m, p, k->n_pieces - i, &bytes);
-			e = ist__checkpoint_fetch_file(source->ck, m->items[local].file, m->items[local].offset + p->offset, bytes, to + p->at, &why);
-		}
-		if (e) {
-			if (s->up.own) /* what it can't read concerns all, unlike its sink */
-				s->up.failed = s->up.own = false;
-			fail_piece(s, &why, b, p);
-		}
-	}
-	return e;
-}
-
-/* ---- taking ---- */
-
-/* An item is complete: is it what its source has? Of live memory nobody knows yet. */
-static ist_err
-check_item(struct ist__sync_body *s, const struct ist__plan_piece *p, struct ist_error *why)
-{
-	const struct ist__table *t = s->table;
-	const struct ist__item *item = &t->m->items[p->item];
-	struct ist__digest want, have;
-
-	ist__digest_fold(&s->leaves[t->leaf_first[p->item]], item->bytes, &have);
-	if (!ist__table_digest(t, p->item, &want)) {
-		s->digests[p->item] = have; /* compared with the source's at the end */
-		return IST_OK;
-	}
-	if (ist__digest_equal(&want, &have))
-		return IST_OK;
-	if (!ist__item_is_raw(item))
-		return ist__fail(why, IST_DIGEST, OP, "tensor %s arrived with other bytes than its source has", item->name);
-	return ist__fail(why, IST_DIGEST, OP, "file %s arrived with other bytes than its source has", t->m->files[item->file].name);
-}
-
-static ist_err
-take_piece(struct ist__sync_body *s, const struct ist__plan_piece *p, const uint8_t *at, bool mine, struct ist_error *why)
-{
-	const struct ist__table *t = s->table;
-	ist_err e;
-
-	/* what this member gave from live memory has its leaves already, and its bytes counted */
-	if (t->verify && !(mine && !t->sets[t->item_set[p->item]].digests)) {
-		ist__digest_leaves(at, p->bytes, &s->leaves[t->leaf_first[p->item] + p->offset / IST__LEAF_BYTES]);
-		s->got[p->item] += p->bytes;
-	}
-	e = ist__sinks_piece(&s->sinks, p->item, p->offset, at, p->bytes, why);
-	s->up.own = e != IST_OK;
-	ist__pace_piece(&s->pace);
-	if (!e && p->last && t->verify)
-		e = check_item(s, p, why);
-	return e;
-}
-
-static void
-take_bucket(struct ist__sync_body *s, uint64_t b, const uint8_t *from, bool mine)
-{
-	const struct ist__plan_bucket *k = &s->table->plan->buckets[b];
-	const struct ist__plan_piece *pieces = &s->table->plan->pieces[k->first_piece];
-	struct ist_error why;
-
-	ist_error_init(&why);
-	for (uint32_t i = 0; i < k->n_pieces && !s->up.failed; i++)
-		if (take_piece(s, &pieces[i], from + pieces[i].at, mine, &why) != IST_OK)
-			fail_piece(s, &why, b, &pieces[i]);
-}
-
-static void
 show_progress(struct ist__sync_body *s, uint64_t bytes, bool last)
 {
 	int64_t now;
@@ -188,6 +65,14 @@ struct runner {
 	struct ist_error *err;
 	enum ist__end how;
 	uint64_t put, got;       /* buckets that this member has part in: issued, finished; they go round its slots */
+	/* on a device: */
+	uint64_t ahead, ahead_put; /* buckets before it have begun to be filled, and put as it was there */
+	struct taking {
+		uint64_t b;
+		uint32_t slot;
+		bool mine;
+	} taking[IST__SLOTS_MAX];  /* those that the sinks have begun to take, in order */
+	uint32_t n_taking;
 };
 
 /* Does this member give bucket b? */
@@ -274,6 +159,107 @@ take(struct runner *r, uint32_t slot, const uint8_t **at)
 	return e;
 }
 
+/* Bucket b is delivered here, or there was nothing to deliver. */
+static void
+delivered(struct runner *r, uint64_t b)
+{
+	struct ist__sync_body *s = r->s;
+
+	if (b < s->up.next)
+		return;
+	s->up.next = b + 1;
+	ist__pace_bucket(&s->pace);
+	show_progress(s, s->table->plan->buckets[b].bytes, b + 1 == s->table->plan->n_buckets);
+}
+
+/* On a device: the first bucket that was begun to be taken is done with. */
+static ist_err
+end_taking(struct runner *r)
+{
+	struct ist__sync_body *s = r->s;
+	struct taking t = r->taking[0];
+
+	memmove(r->taking, r->taking + 1, --r->n_taking * sizeof(t));
+	ist__stage_taken(s, t.b, t.mine, t.slot);
+	delivered(r, t.b);
+	return t.mine ? IST_OK : release(r, t.slot);
+}
+
+/* Down to n of them, and all that have come to their end. */
+static ist_err
+settle(struct runner *r, uint32_t n)
+{
+	struct ist__sync_body *s = r->s;
+	ist_err e = IST_OK;
+
+	while (!e && r->n_taking > 0 && (r->n_taking > n || ist__stage_is_done(&s->stage, &s->stage.takers[r->taking[0].slot])))
+		e = end_taking(r);
+	return e;
+}
+
+static bool
+is_taking(const struct runner *r, uint32_t slot)
+{
+	bool taking = false;
+
+	for (uint32_t i = 0; i < r->n_taking; i++)
+		taking = taking || r->taking[i].slot == slot;
+	return taking;
+}
+
+/* Until slot is no longer being taken from. */
+static ist_err
+settle_slot(struct runner *r, uint32_t slot)
+{
+	ist_err e = IST_OK;
+
+	while (!e && is_taking(r, slot))
+		e = settle(r, r->n_taking - 1);
+	return e;
+}
+
+/* Buckets that this member gives after b are begun, as far as there are slots that nobody uses. */
+static void
+look_ahead(struct runner *r)
+{
+	struct ist__sync_body *s = r->s;
+	uint64_t n = s->table->plan->n_buckets;
+
+	for (; r->ahead < n && r->ahead_put - r->got < s->ring.n; r->ahead++) {
+		uint32_t slot = slot_of(r, r->ahead_put);
+
+		if (gives(s, r->ahead)) {
+			if (!ist__ring_idle(&s->ring, slot) || is_taking(r, slot))
+				return;
+			ist__stage_give(s, r->ahead, ist__sync_giver(s, r->ahead), slot);
+			if (s->up.failed)
+				return;
+		}
+		r->ahead_put += has_part(s, r->ahead);
+	}
+}
+
+/* Fills slot, which is free, with bucket b. */
+static void
+give(struct runner *r, uint64_t b, const struct ist__offer *giver, uint32_t slot)
+{
+	struct ist__sync_body *s = r->s;
+
+	if (!s->stage.far.dev) {
+		ist__ends_give(s, b, giver, s->ring.slots[slot].addr);
+		return;
+	}
+	if (r->ahead <= b) {
+		r->ahead = b + 1;
+		r->ahead_put = r->put + 1;
+		ist__stage_give(s, b, giver, slot);
+	}
+	/* meanwhile others give slots back: what is to fill them is begun at once */
+	for (int64_t began = ist__now(); look_ahead(r), !ist__stage_is_done(&s->stage, &s->stage.givers[slot]) && ist__now() < s->up.deadline;)
+		ist__far_pause(began);
+	ist__stage_given(s, b, giver, slot);
+}
+
 static ist_err
 issue(struct runner *r, uint64_t b)
 {
@@ -285,15 +271,20 @@ issue(struct runner *r, uint64_t b)
 	ist_err e = IST_OK;
 
 	r->how = IST__END_BROKEN;
-	e = part ? release(r, slot) : IST_OK;
+	e = part ? settle_slot(r, slot) : IST_OK;
+	if (!e && part)
+		e = release(r, slot);
 	if (e)
 		return e;
 	/* what goes wrong is remembered; a failed member goes on sending, and right bytes as long as the others may go on with them */
 	if (mine && (!s->up.failed || s->up.own))
-		(void)fetch_bucket(s, b, giver, s->ring.slots[slot].addr);
+		give(r, b, giver, slot);
 	/* after the fetch: the others come here when they are through with what the slot held, and that takes time as well */
-	if (is_checked(r, b))
-		e = check_all(r);
+	if (is_checked(r, b)) {
+		e = settle(r, 0); /* others may wait for what is looked at here */
+		if (!e)
+			e = check_all(r);
+	}
 	if (e)
 		return e;
 	r->how = IST__END_BROKEN;
@@ -304,26 +295,41 @@ issue(struct runner *r, uint64_t b)
 }
 
 static ist_err
+begin_taking(struct runner *r, uint64_t b, uint32_t slot, bool mine)
+{
+	struct ist__sync_body *s = r->s;
+	const uint8_t *at = NULL;
+	ist_err e = settle(r, IST__SLOTS_MAX - 1);
+
+	if (!e)
+		e = take(r, slot, &at);
+	if (e)
+		return e;
+	ist__stage_take(s, b, at, mine, slot);
+	r->taking[r->n_taking++] = (struct taking){ .b = b, .slot = slot, .mine = mine };
+	return settle(r, s->stage.room ? 0 : IST__SLOTS_MAX); /* one at a time passes through host memory */
+}
+
+static ist_err
 finish(struct runner *r, uint64_t b)
 {
 	struct ist__sync_body *s = r->s;
 	uint32_t slot = slot_of(r, r->got);
-	bool mine = gives(s, b), part = has_part(s, b);
+	bool mine = gives(s, b), part = has_part(s, b), delivers = part && s->sinks.begun > 0 && !s->up.failed && b >= s->up.next;
 	const uint8_t *at = NULL;
 	ist_err e;
 
 	r->got += part;
-	if (part && s->sinks.begun > 0 && !s->up.failed && b >= s->up.next) {
+	if (delivers && s->stage.far.dev)
+		return begin_taking(r, b, slot, mine);
+	e = settle(r, 0); /* buckets are delivered in their order */
+	if (!e && delivers)
 		e = take(r, slot, &at);
-		if (e)
-			return e;
-		take_bucket(s, b, at, mine);
-	}
-	if (b >= s->up.next) {
-		s->up.next = b + 1;
-		ist__pace_bucket(&s->pace);
-		show_progress(s, s->table->plan->buckets[b].bytes, b + 1 == s->table->plan->n_buckets);
-	}
+	if (e)
+		return e;
+	if (delivers)
+		ist__ends_take(s, b, at, mine);
+	delivered(r, b);
 	/* what was given stays in its slot until all have taken it; nobody waits for that here */
 	return mine || !part ? IST_OK : release(r, slot);
 }
@@ -332,8 +338,9 @@ static ist_err
 drain(struct runner *r)
 {
 	struct ist__sync_body *s = r->s;
-	ist_err e = IST_OK;
+	ist_err e = settle(r, 0);
 
+	ist__stage_looked(s);
 	for (uint32_t i = 0; i < s->ring.n && !e; i++)
 		e = release(r, i);
 	return e ? e : ist__ring_skip_end(&s->ring, s->up.deadline, r->err);
@@ -379,7 +386,7 @@ ist_err
 ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, struct ist_error *err)
 {
 	uint64_t n = s->table->plan->n_buckets, checks = checks_of(s);
-	struct runner r = { .s = s, .first = first, .err = err, .how = IST__END_BROKEN,
+	struct runner r = { .s = s, .first = first, .err = err, .how = IST__END_BROKEN, .ahead = first,
 		.check_every = checks > 0 ? n / checks + 1 : n + 1 };
 	ist_err e;
 
@@ -396,8 +403,10 @@ ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, stru
 		if (drain(&r) != IST_OK)
 			ist__log(s->ctx, IST_LOG_WARN, "after a failed update the group failed too: %s", late.detail);
 	}
-	if (e)
+	if (e) {
+		ist__stage_quiet(&s->stage);
 		ist__ring_drop(&s->ring);
+	}
 	*how = r.how;
 	return e;
 }
@@ -410,7 +419,11 @@ digest_again(struct ist__sync_body *s, const struct ist__offer *o, uint32_t item
 	const struct ist__table *t = s->table;
 	uint64_t bytes = t->m->items[item].bytes, room = s->ring.slot_bytes & ~(IST__LEAF_BYTES - 1);
 	struct ist__digest *leaves = &s->leaves[t->leaf_first[item]];
+	uint8_t *to = s->stage.far.dev ? ist__stage_room(&s->stage, err) : s->ring.slots[0].addr;
 	ist_err e = IST_OK;
+
+	if (!to)
+		return IST_NO_MEMORY;
 
 	/* the tensor is larger than a leaf when it was cut, and so is the slot then */
 	if (bytes > s->ring.slot_bytes && room == 0)
@@ -418,9 +431,9 @@ digest_again(struct ist__sync_body *s, const struct ist__offer *o, uint32_t item
 	for (uint64_t at = 0; at < bytes && !e;) {
 		uint64_t n = bytes - at <= s->ring.slot_bytes ? bytes - at : room;
 
-		e = ist__checkpoint_fetch(s->sources[o->index].ck, t->item_local[item], at, n, s->ring.slots[0].addr, err);
+		e = ist__checkpoint_fetch(s->sources[o->index].ck, t->item_local[item], at, n, to, err);
 		if (!e)
-			ist__digest_leaves(s->ring.slots[0].addr, n, leaves + at / IST__LEAF_BYTES);
+			ist__digest_leaves(to, n, leaves + at / IST__LEAF_BYTES);
 		at += n;
 	}
 	return e;

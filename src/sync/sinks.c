@@ -60,6 +60,40 @@ ist__sinks_piece(struct ist__sinks *k, uint64_t item, uint64_t offset, const voi
 }
 
 ist_err
+ist__sinks_copies(struct ist__sinks *k, const struct ist__far *far, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes,
+	struct ist__copies *out, struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	for (uint64_t i = 0; i < k->begun && !e; i++)
+		if (ist__sink_is_on(k->list[i], far->mem, far->index))
+			e = ist__sink_copies(k->list[i], item, offset, addr, bytes, out, err);
+	return e;
+}
+
+ist_err
+ist__sinks_piece_near(struct ist__sinks *k, const struct ist__far *far, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes,
+	struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	for (uint64_t i = 0; i < k->begun && !e; i++)
+		if (!ist__sink_is_on(k->list[i], far->mem, far->index))
+			e = ist__sink_piece(k->list[i], item, offset, addr, bytes, err);
+	return e;
+}
+
+bool
+ist__sinks_any_near(const struct ist__sinks *k, const struct ist__far *far)
+{
+	bool any = false;
+
+	for (uint64_t i = 0; i < k->n; i++)
+		any = any || !ist__sink_is_on(k->list[i], far->mem, far->index);
+	return any;
+}
+
+ist_err
 ist__sinks_prepare(struct ist__sinks *k, struct ist_error *err)
 {
 	ist_err e = IST_OK;

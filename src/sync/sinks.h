@@ -21,6 +21,12 @@ ist_err ist__sinks_add(struct ist__sinks *k, struct ist_sink *sink, struct ist_e
 /* Also finds those that were freed meanwhile: BAD_HANDLE. */
 ist_err ist__sinks_begin(struct ist__sinks *k, const struct ist__manifest *m, uint64_t version, struct ist_error *err);
 ist_err ist__sinks_piece(struct ist__sinks *k, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes, struct ist_error *err);
+/* On that device: those that take the bytes there, as copies; and the others, which need them in host memory. */
+ist_err ist__sinks_copies(struct ist__sinks *k, const struct ist__far *far, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes,
+	struct ist__copies *out, struct ist_error *err);
+ist_err ist__sinks_piece_near(struct ist__sinks *k, const struct ist__far *far, uint64_t item, uint64_t offset, const void *addr, uint64_t bytes,
+	struct ist_error *err);
+bool ist__sinks_any_near(const struct ist__sinks *k, const struct ist__far *far);
 ist_err ist__sinks_prepare(struct ist__sinks *k, struct ist_error *err);
 /* All of them; the first error is told. */
 ist_err ist__sinks_commit(struct ist__sinks *k, uint64_t version, struct ist_error *err);

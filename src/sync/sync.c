@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* One for each stage: a bucket that is lent to the sinks keeps its slot until all have delivered it. */
-enum { SLOTS = 3 };
+enum { SLOTS = 3, SLOTS_FAR = 5 /* on devices what is to come is on its way as well, and what was given waits to be given back */ };
 
 /* ---- state ---- */
 
@@ -109,6 +109,7 @@ body_free(struct ist__sync_body *s)
 	if (!s)
 		return;
 	ist__pace_fini(&s->pace);
+	ist__stage_fini(&s->stage);
 	ist__ring_fini(&s->ring);
 	ist__agree_fini(&s->agree);
 	if (s->group != s->given)
@@ -169,7 +170,7 @@ body_new(struct ist_group *group, const struct ist_sync_args *args, struct ist__
 	if (args)
 		memcpy(&s->args, args, args->struct_size < sizeof(s->args) ? args->struct_size : sizeof(s->args));
 	if (s->args.slots == 0)
-		s->args.slots = SLOTS;
+		s->args.slots = ist__is_far(info.mem) ? SLOTS_FAR : SLOTS;
 	if (s->args.slots == 1)
 		ist__log(ctx, IST_LOG_INFO, "a ring of one bucket: serial, one is read, moved and delivered before the next");
 	if (s->args.bucket_bytes == 0)
@@ -257,12 +258,25 @@ content_digest(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist__
 	return IST_OK;
 }
 
+/* Where buckets lie on devices their bytes had best come from where they are. */
+static ist_err
+pin_source(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist_error *err)
+{
+	struct ist_group_info info = { .struct_size = sizeof(info) };
+
+	if (ist_group_info(s->group, &info, NULL) != IST_OK || !ist__is_far(info.mem))
+		return IST_OK; /* what is wrong with the group the next call says */
+	return ist__checkpoint_pin(ck, info.mem, info.device, err);
+}
+
 static ist_err
 make_offer(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist__offer *o, struct ist_error *err)
 {
 	ist_err e = ist__manifest_digest(ist__checkpoint_manifest(ck), &o->manifest, err);
 
 	o->live = ist__checkpoint_live(ck);
+	if (!e)
+		e = pin_source(s, ck, err);
 	if (e || o->live)
 		return e;
 	e = ist__checkpoint_digest_all(ck, 0, err);

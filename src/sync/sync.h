@@ -14,6 +14,7 @@
 #include "sync/pace.h"
 #include "sync/ring.h"
 #include "sync/sinks.h"
+#include "sync/stage.h"
 #include "sync/table.h"
 
 #include <pthread.h>
@@ -79,6 +80,7 @@ struct ist__sync_body {
 
 	struct ist__agree agree;
 	struct ist__ring ring;
+	struct ist__stage stage;
 	struct ist__pace pace;
 	struct ist__table *table;    /* NULL: nothing gathered */
 	bool stale;                  /* something was registered or taken away since */

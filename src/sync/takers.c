@@ -55,16 +55,35 @@ slots_of(const struct ist__sync_body *s, const struct ist__table *t, uint64_t pa
 	return want > 0 ? (uint32_t)want : 1;
 }
 
+/* Where the buckets lie: on the members' devices if the group carries such memory. */
+static ist_err
+find_device(struct ist__sync_body *s, struct ist_error *err)
+{
+	struct ist_group_info info = { .struct_size = sizeof(info) };
+	ist_err e = ist_group_info(s->group, &info, err);
+
+	if (e || !ist__is_far(info.mem)) {
+		s->ring.far.dev = NULL;
+		return e;
+	}
+	if (s->ring.far.dev && s->ring.far.mem == info.mem && s->ring.far.index == info.device)
+		return IST_OK;
+	return ist__far_find(s->env, info.mem, info.device, "sync_update", &s->ring.far, err);
+}
+
 ist_err
 ist__sync_make_ring(struct ist__sync_body *s, struct ist_error *err)
 {
 	const struct ist__table *t = s->table;
 	uint64_t parts = count_parts(s, t);
-	ist_err e = ist__ring_prepare(&s->ring, s->ctx, s->group, slots_of(s, t, parts), 1, parts ? t->plan->slot_bytes : 0, err);
+	ist_err e = find_device(s, err);
+
+	if (!e)
+		e = ist__ring_prepare(&s->ring, s->ctx, s->group, slots_of(s, t, parts), 1, parts ? t->plan->slot_bytes : 0, err);
 
 	if (!e)
 		s->ring.ahead = 1;
-	return e;
+	return e ? e : ist__stage_prepare(s, err);
 }
 
 ist_err

@@ -501,6 +501,7 @@ take_back(struct way *w, const struct ist_error *why)
 	struct ist__sync_body *s = w->s;
 	bool torn = ist__sinks_abort(&s->sinks);
 
+	ist__stage_quiet(&s->stage);
 	ist__ring_drop(&s->ring);
 	if (torn || w->doubt || w->perhaps)
 		ist__sync_set_state(s, IST_STATE_DIRTY, w->old_version, s->up.version);

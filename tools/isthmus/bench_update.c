@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_update.c - whole updates: the first rank is the source, the others take each tensor into a place of its own.
+ * bench_update.c - whole updates: the first ranks are sources, each of its share of the tensors, the others take each tensor
+ * into a place of its own, in their own memory or on a device.
  */
 #include "bench.h"
 #include "fill.h"
@@ -14,57 +15,128 @@
 struct update {
 	struct layout layout;
 	struct ist_tensor *tensors;
-	uint8_t *memory;
+	uint8_t *memory, *far;
 	struct ist_checkpoint *ck;
 	struct ist_sink *sink;
 	struct ist_sync *sync;
+	uint32_t n_sources;
+	uint64_t n_places;
 	double register_s, gather_s;
 	struct bench_samples samples;
 	struct ist_report report;
 };
 
-/* Live memory in the layout, as a trainer has it. */
 static int
-make_source(struct bench *b, struct update *u)
+make_layout(struct bench *b, struct update *u)
 {
 	const struct options *o = &b->cli->o;
 	const struct model *model = layout_model((uint32_t)option_number(o, OPT_LAYOUT, 0));
-	uint64_t at = 0, layers = option_given(o, OPT_LAYERS) ? option_number(o, OPT_LAYERS, 0) : option_given(o, OPT_LAYOUT) ? model->layers : 1;
-	struct ist_error err;
+	uint64_t layers = option_given(o, OPT_LAYERS) ? option_number(o, OPT_LAYERS, 0) : option_given(o, OPT_LAYOUT) ? model->layers : 1;
 	bool good;
 
 	if (option_given(o, OPT_TENSORS))
 		good = layout_of_tensors(&u->layout, option_number(o, OPT_TENSORS, 0), option_number(o, OPT_BYTES, UINT64_C(256) << 20));
 	else
 		good = layout_of_model(&u->layout, model, layers > model->layers ? model->layers : layers);
-	if (!good)
+	u->tensors = good ? calloc(u->layout.n + 1, sizeof(*u->tensors)) : NULL;
+	if (!u->tensors)
 		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "list of tensors");
-	u->tensors = calloc(u->layout.n, sizeof(*u->tensors));
-	u->memory = bench_buffer(u->layout.bytes);
-	if (!u->tensors || !u->memory)
-		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)u->layout.bytes);
-	for (uint64_t i = 0; i < u->layout.n; at += u->layout.tensors[i++].bytes) {
+	for (uint64_t i = 0; i < u->layout.n; i++) {
 		const struct layout_tensor *t = &u->layout.tensors[i];
 
 		u->tensors[i] = (struct ist_tensor){ .struct_size = sizeof(u->tensors[i]), .rank = t->rank, .name = t->name, .dtype = t->dtype,
-			.shape = { t->shape[0], t->shape[1] }, .bytes = t->bytes, .addr = u->memory + at };
+			.shape = { t->shape[0], t->shape[1] }, .bytes = t->bytes };
 	}
+	return EXIT_DONE;
+}
+
+/* The source's tensors lie there, one behind the other. */
+static ist_err
+onto_device(struct bench *b, struct update *u, uint64_t bytes, struct ist_error *err)
+{
+	void *at = NULL;
+	ist_err e = ist_device_alloc(b->s.env, b->s.mem, b->s.device, bytes ? bytes : 1, &at, err);
+
+	if (e)
+		return e;
+	u->far = at;
+	return ist_device_copy(b->s.env, b->s.mem, b->s.device, u->far, u->memory, bytes, err);
+}
+
+/* Live memory in the layout, as a trainer has it: of this source's share, the tensors whose middle lies in it. */
+static int
+make_source(struct bench *b, struct update *u)
+{
+	uint64_t at = 0, bytes = 0, n = 0, seen = 0, whole = u->layout.bytes ? u->layout.bytes : 1;
+	struct ist_error err;
+
+	for (uint64_t i = 0; i < u->layout.n; seen += u->layout.tensors[i++].bytes)
+		if ((uint64_t)((double)(seen + u->tensors[i].bytes / 2) / (double)whole * u->n_sources) == b->s.rank) {
+			u->tensors[n++] = u->tensors[i];
+			bytes += u->tensors[n - 1].bytes;
+		}
+	u->memory = bench_buffer(bytes);
+	if (!u->memory)
+		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)bytes);
 	ist_error_init(&err);
-	return ist_checkpoint_from_tensors(b->s.env, u->tensors, u->layout.n, &u->ck, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+	if (option_number(&b->cli->o, OPT_SOURCES_ON, 0) && onto_device(b, u, bytes, &err))
+		return cli_fail(b->cli, &err);
+	for (uint64_t i = 0; i < n; at += u->tensors[i++].bytes) {
+		u->tensors[i].addr = (u->far ? u->far : u->memory) + at;
+		u->tensors[i].mem = u->far ? b->s.mem : IST_MEM_HOST;
+		u->tensors[i].device = b->s.device;
+	}
+	return ist_checkpoint_from_tensors(b->s.env, u->tensors, n, &u->ck, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+/* An engine's parameters: each in memory of its own on the device. */
+static int
+make_places(struct bench *b, struct update *u)
+{
+	struct ist_sink_args args = { .struct_size = sizeof(args), .mem = b->s.mem, .device = b->s.device, .places = u->tensors, .n_places = u->layout.n };
+	struct ist_error err;
+
+	ist_error_init(&err);
+	for (uint64_t i = 0; i < u->layout.n; i++) {
+		void *at = NULL;
+
+		u->tensors[i].mem = b->s.mem;
+		u->tensors[i].device = b->s.device;
+		if (u->tensors[i].bytes > 0 && ist_device_alloc(b->s.env, b->s.mem, b->s.device, u->tensors[i].bytes, &at, &err))
+			return cli_fail(b->cli, &err);
+		u->tensors[i].addr = at;
+		u->n_places = i + 1;
+	}
+	return ist_sink_open_at(b->s.env, "mem:", &args, &u->sink, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+static void
+free_places(struct bench *b, struct update *u)
+{
+	for (uint64_t i = 0; i < u->n_places; i++)
+		(void)ist_device_free(b->s.env, b->s.mem, b->s.device, (void *)(uintptr_t)u->tensors[i].addr);
+	if (u->far)
+		(void)ist_device_free(b->s.env, b->s.mem, b->s.device, u->far);
 }
 
 static int
 open_end(struct bench *b, struct update *u)
 {
 	const char *path = option_text(&b->cli->o, OPT_CHECKPOINT, NULL);
+	bool source = b->s.rank < u->n_sources;
 	struct ist_error err;
 
 	ist_error_init(&err);
-	if (b->s.rank)
-		return ist_sink_open(b->s.env, "mem:", 0, &u->sink, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
-	if (path)
+	if (source && path)
 		return ist_checkpoint_open(b->s.env, path, NULL, &u->ck, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
-	return make_source(b, u);
+	if (!source && (path || b->s.mem == IST_MEM_HOST)) {
+		struct ist_sink_args args = { .struct_size = sizeof(args), .mem = b->s.mem, .device = b->s.device };
+
+		return ist_sink_open_at(b->s.env, "mem:", &args, &u->sink, &err) ? cli_fail(b->cli, &err) : EXIT_DONE;
+	}
+	if (make_layout(b, u) != EXIT_DONE)
+		return EXIT_FAILED;
+	return source ? make_source(b, u) : make_places(b, u);
 }
 
 static int
@@ -159,8 +231,11 @@ bench_update(struct bench *b)
 	double *limits = u.samples.limits;
 	int status;
 
-	if (b->s.world < 2)
-		status = cli_usage(b->cli, "update needs at least 2 ranks");
+	u.n_sources = (uint32_t)option_number(&b->cli->o, OPT_SOURCES, 1);
+	if (option_number(&b->cli->o, OPT_SOURCES_ON, 0) && b->s.mem == IST_MEM_HOST)
+		status = cli_usage(b->cli, "--sources-on device needs --device");
+	else if (b->s.world < 2 || u.n_sources >= b->s.world)
+		status = cli_usage(b->cli, "update needs at least 2 ranks, and one more than --sources");
 	else
 		status = u.samples.seconds && u.samples.at && limits ? bench_limit(b) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 	if (status == EXIT_DONE)
@@ -172,6 +247,7 @@ bench_update(struct bench *b)
 		ist_sink_free(u.sink);
 	if (u.ck)
 		ist_checkpoint_free(u.ck);
+	free_places(b, &u);
 	layout_free(&u.layout);
 	free(u.tensors);
 	free(u.memory);

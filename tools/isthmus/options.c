@@ -33,7 +33,7 @@ static const struct option rows[] = {
 	{ OPT_INSECURE, TYPE_FLAG, 0, FOR_SECRET, 0, 0, "insecure", NULL, "go without a secret off loopback" },
 	/* how bytes move */
 	{ OPT_BACKEND, TYPE_TEXT, 0, SET_MOVE, 0, 0, "backend", "NAME", "backend, or the path of a plug-in; default auto" },
-	{ OPT_DEVICE, TYPE_TEXT, 0, SET_MOVE, 0, 0, "device", "DEVICE", "where the buckets live: auto or host; default auto" },
+	{ OPT_DEVICE, TYPE_TEXT, 0, SET_MOVE, 0, 0, "device", "DEVICE", "where the buckets live, and a sink mem: has its tensors: auto, host, cuda[:N] or ascend[:N]; default auto: host" },
 	{ OPT_TRANSPORT, TYPE_CHOICE, 0, SET_MOVE, 0, 0, "transport", "auto|shm|tcp", "forces shared memory or TCP; default auto" },
 	{ OPT_BUCKET, TYPE_BYTES, 0, SET_MOVE, 65536, 0, "bucket", "SIZE", "bytes of one bucket; the least of all members counts; default 128MiB" },
 	/* updates */
@@ -56,6 +56,8 @@ static const struct option rows[] = {
 		"start N processes on this machine; default: the launcher's, or 2 where there is none" },
 	{ OPT_REPEAT, TYPE_NUMBER, 0, SET_BENCH, 1, 100000, "repeat", "N", "times each row is measured; default 5" },
 	{ OPT_SIZE, TYPE_BYTES, 0, SET_BENCH, 1, 0, "size", "SIZE", "broadcast, objects: one size instead of the usual row of sizes" },
+	{ OPT_SOURCES, TYPE_NUMBER, 0, SET_BENCH, 1, 4095, "sources", "N", "update: the first N ranks give, each its share of the tensors; default 1" },
+	{ OPT_SOURCES_ON, TYPE_CHOICE, 0, SET_BENCH, 0, 0, "sources-on", "host|device", "update: where the sources have their tensors; default host" },
 	{ OPT_CHECKPOINT, TYPE_TEXT, 0, SET_BENCH, 0, 0, "checkpoint", "PATH", "load, update: measure with this checkpoint" },
 	{ OPT_PEERS, TYPE_TEXT, 0, SET_BENCH, 0, 0, "peers", "LIST",
 		"run these beside: all, none, or names such as openmpi,gloo, as bench/install has installed them; default none" },

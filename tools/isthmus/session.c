@@ -50,20 +50,26 @@ plan_rank(struct session *s, struct cli *cli)
 	return EXIT_DONE;
 }
 
+/* Without a number: the launcher's number of this process on its machine, as frameworks take it. */
 static int
-plan_device(struct cli *cli)
+plan_device(struct session *s, struct cli *cli)
 {
-	const char *device = option_text(&cli->o, OPT_DEVICE, "auto");
+	const char *device = option_text(&cli->o, OPT_DEVICE, "auto"), *local = getenv("LOCAL_RANK");
 	size_t n = strcspn(device, ":");
 	char name[64];
-	uint64_t index;
+	uint64_t index = 0;
 
+	s->device = -1;
 	if (!strcmp(device, "auto") || !strcmp(device, "host"))
 		return EXIT_DONE;
-	if (((n == 4 && !strncmp(device, "cuda", n)) || (n == 6 && !strncmp(device, "ascend", n))) &&
-	    (!device[n] || value_u64(device + n + 1, &index)))
-		return cli_fail_code(cli, IST_UNSUPPORTED, "device", "--device %s is not built yet; auto and host are", device);
-	return cli_usage(cli, "%s is '%s'; expected auto, host, cuda[:N] or ascend[:N]", option_shown(&cli->o, OPT_DEVICE, name), device);
+	s->mem = n == 4 && !strncmp(device, "cuda", n) ? IST_MEM_CUDA : n == 6 && !strncmp(device, "ascend", n) ? IST_MEM_ASCEND : IST_MEM_HOST;
+	if (s->mem == IST_MEM_HOST || (device[n] && !value_u64(device + n + 1, &index)) || index > INT32_MAX)
+		return cli_usage(cli, "%s is '%s'; expected auto, host, cuda[:N] or ascend[:N]", option_shown(&cli->o, OPT_DEVICE, name), device);
+	if (!device[n] && local && (!value_u64(local, &index) || index > INT32_MAX))
+		return cli_usage(cli, "LOCAL_RANK is '%s', which is no number of a device; say --device %s:N", local, device);
+	s->device = (int32_t)index;
+	s->device_in_turn = !device[n];
+	return EXIT_DONE;
 }
 
 /* ISTHMUS_FAULT=flip puts the fault backend, which flips one byte on the way, before the chosen one: for demonstrations. */
@@ -110,7 +116,7 @@ session_plan(struct session *s, struct cli *cli)
 	if (status == EXIT_DONE)
 		status = plan_rank(s, cli);
 	if (status == EXIT_DONE)
-		status = plan_device(cli);
+		status = plan_device(s, cli);
 	if (status == EXIT_DONE)
 		status = plan_backend(s, cli);
 	if (status == EXIT_DONE && option_on(o, OPT_HOST_MEETING) && option_on(o, OPT_NO_HOST_MEETING) &&
@@ -140,15 +146,19 @@ session_open(struct session *s)
 		.insecure = option_on(o, OPT_INSECURE),
 		.bind = option_text(o, OPT_BIND, NULL),
 		.advertise = option_text(o, OPT_ADVERTISE, NULL),
-		.device = -1,
+		.device = s->device,
+		.mem = s->mem,
 		.transport = (uint32_t)option_number(o, OPT_TRANSPORT, IST_TRANSPORT_AUTO),
 	};
 	struct secret secret = { .n = 0 };
 	struct ist_error err;
+	uint32_t devices = 0;
 	int status = secret_read(s->cli, &secret);
 
 	if (status == EXIT_DONE)
 		status = session_env(s, s->cli);
+	if (status == EXIT_DONE && s->device_in_turn && !ist_device_count(s->env, s->mem, &devices, NULL) && devices > 0)
+		args.device = s->device %= (int32_t)devices;
 	if (status == EXIT_DONE) {
 		args.secret = secret.bytes;
 		args.secret_bytes = secret.n;

@@ -26,6 +26,9 @@ struct session {
 	uint32_t rank, world;
 	char at[1024];
 	char backend[512];      /* "" is auto */
+	uint32_t mem;           /* enum ist_mem_kind of --device */
+	int32_t device;         /* -1: none */
+	bool device_in_turn;    /* no number was given: modulo the devices that there are */
 	double meet_s;
 	int64_t meet_ns;
 };

@@ -25,15 +25,19 @@ int
 transfer_open_sink(struct transfer *t, const char *dest)
 {
 	const struct cli *cli = t->s.cli;
-	uint32_t flags = 0;
+	struct ist_sink_args args = { .struct_size = sizeof(args), .device = -1 };
 	struct ist_error err;
 
 	if (option_on(&cli->o, OPT_NO_REPLACE))
-		flags |= IST_SINK_NO_REPLACE;
+		args.flags |= IST_SINK_NO_REPLACE;
 	if (option_on(&cli->o, OPT_WEIGHTS_ONLY))
-		flags |= IST_SINK_WEIGHTS_ONLY;
+		args.flags |= IST_SINK_WEIGHTS_ONLY;
+	if (!strcmp(dest, "mem:")) {
+		args.mem = t->s.mem;
+		args.device = t->s.device;
+	}
 	ist_error_init(&err);
-	if (!ist_sink_open(t->s.env, dest, flags, &t->sink, &err))
+	if (!ist_sink_open_at(t->s.env, dest, &args, &t->sink, &err))
 		return EXIT_DONE;
 	snprintf(t->why, sizeof(t->why), "its destination can't be opened: %s", err.detail);
 	return cli_fail_argument(cli, &err);

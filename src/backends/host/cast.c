@@ -28,8 +28,10 @@ ist__host_cast_ready(struct ist_chan *chan, const struct part *part, struct ist_
 	const struct ist_buf *buf = buf_of(chan, &part->op);
 
 	if (buf->bytes == 0 || ist__host_publisher(chan, part) != chan->rank || ist__host_readers(chan, part, chan->rank) == 0 ||
-	    ist__host_heap_find(chan, buf->addr, buf->bytes))
+	    ist__host_heap_find(chan, buf))
 		return IST_OK;
+	if (ist__host_is_far(buf))
+		return ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "device memory that is not this channel's own");
 	return ist__host_reserve_stage(chan, why);
 }
 
@@ -100,23 +102,32 @@ what_of(const struct ist_chan *chan, const struct part *part)
 	return (uint64_t)part->op.peer << 32 | (ist__host_set_print(chan, part) & 0xffff) << 16 | (uint64_t)(part->op.flags & IST_OP_VIEW) << 8;
 }
 
+/* In the heap, or in the device's memory. */
+static uint64_t
+place_of(const struct chunk *chunk, const struct ist_buf *buf)
+{
+	if (chunk->far.addr)
+		return (uint64_t)((const uint8_t *)buf->addr - (const uint8_t *)chunk->far.addr);
+	return chunk->at + (uint64_t)((const uint8_t *)buf->addr - chunk->addr);
+}
+
 static bool
 post(struct ist_chan *chan, struct part *part)
 {
 	const struct ist_buf *buf = buf_of(chan, &part->op);
-	const struct chunk *chunk = buf->bytes ? ist__host_heap_find(chan, buf->addr, buf->bytes) : NULL;
+	const struct chunk *chunk = buf->bytes ? ist__host_heap_find(chan, buf) : NULL;
 	uint64_t slot = part->entry % BOARD;
 	struct posting *to = &chan->ctl->board[slot];
 
 	if (part->entry != chan->posted || !is_free(chan, slot))
 		return false;
 	part->mode = chunk ? MODE_DIRECT : MODE_STAGED;
-	if (chunk && part->op.peer == chan->rank && ist__host_coop_fits(chan, &part->op, part->bytes))
+	if (chunk && !chunk->far.addr && part->op.peer == chan->rank && ist__host_coop_fits(chan, &part->op, part->bytes))
 		ist__host_coop_enter(chan, part);
 	for (uint32_t i = 0; i < chan->n_near; i++)
 		if (ist__host_has(part->set, chan->near[i]))
 			chan->peers[chan->near[i]].given[slot] = part->entry + 1;
-	part->at = chunk ? chunk->at + (uint64_t)((const uint8_t *)buf->addr - chunk->addr) : chan->stage_end;
+	part->at = chunk ? place_of(chunk, buf) : chan->stage_end;
 	chan->posts[slot].at = part->at;
 	chan->posts[slot].staged = !chunk;
 	if (!chunk)
@@ -128,7 +139,7 @@ post(struct ist_chan *chan, struct part *part)
 	atomic_store_explicit(&to->chunk_at, chunk ? chunk->at : 0, memory_order_relaxed);
 	atomic_store_explicit(&to->chunk_bytes, chunk ? chunk->bytes : 0, memory_order_relaxed);
 	atomic_store_explicit(&to->crew, 0, memory_order_relaxed);
-	atomic_store_explicit(&to->what, what_of(chan, part) | (uint64_t)(part->crew ? MODE_COOP : (enum mode)part->mode), memory_order_relaxed);
+	atomic_store_explicit(&to->what, what_of(chan, part) | (uint64_t)(part->crew ? MODE_COOP : chunk && chunk->far.addr ? MODE_FAR : (enum mode)part->mode), memory_order_relaxed);
 	atomic_store_explicit(&chan->ctl->posted, ++chan->posted, memory_order_release);
 	part->posted = true;
 	return true;
@@ -251,8 +262,14 @@ follow_begin(struct ist_chan *chan, struct peer *peer, struct part *part)
 		ist__host_coop_leave(part);
 	}
 	part->mode = part->mode == MODE_COOP ? MODE_DIRECT : part->mode;
-	if (part->mode == MODE_DIRECT) {
-		part->from = ist__host_borrow(chan, peer, part, &rec, &part->map);
+	if ((part->mode == MODE_FAR) != ist__host_is_far(&part->op.dst)) {
+		ist__host_part_fail(chan, part, IST_MISMATCH, peer->rank, 0, "broadcast %llu: the memory of rank %u and that of rank %u are not both a device's",
+			(unsigned long long)rec.seq, peer->rank, chan->rank);
+		return false;
+	}
+	if (part->mode == MODE_DIRECT || part->mode == MODE_FAR) {
+		part->from = part->mode == MODE_FAR ? ist__host_far_borrow(chan, peer, part, &rec, &part->map) : ist__host_borrow(chan, peer, part, &rec, &part->map);
+		part->mode = MODE_DIRECT;
 		if (!part->from)
 			return false;
 	} else if (part->mode == MODE_STAGED) {

@@ -135,7 +135,7 @@ ist__host_coop_enter(struct ist_chan *chan, struct part *part)
 {
 	bool root = part->publisher == IST_NO_RANK;
 	const struct ist_buf *dst = &part->op.dst;
-	const struct chunk *chunk = root ? NULL : ist__host_heap_find(chan, dst->addr, dst->bytes);
+	const struct chunk *chunk = root ? NULL : ist__host_heap_find(chan, dst);
 	struct crew *crew = crew_take(chan);
 	struct seat *seat;
 

@@ -82,6 +82,7 @@ ist__host_heap_alloc(struct ist_chan *chan, uint64_t bytes, int32_t numa, void *
 static void
 chunk_free(struct ist_chan *chan, struct chunk *chunk)
 {
+	ist__host_far_free(chan, chunk);
 	munmap(chunk->addr, chunk->bytes);
 	chan->shared -= chunk->bytes;
 	fallocate(chan->heap_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)chunk->at, (off_t)chunk->bytes);
@@ -92,7 +93,7 @@ void
 ist__host_heap_free(struct ist_chan *chan, const void *addr)
 {
 	for (struct chunk **at = &chan->chunks; *at; at = &(*at)->next)
-		if ((*at)->addr == addr) {
+		if (((*at)->far.addr ? (*at)->far.addr : (*at)->addr) == addr) {
 			struct chunk *chunk = *at;
 			*at = chunk->next;
 			chunk_free(chan, chunk);
@@ -101,13 +102,16 @@ ist__host_heap_free(struct ist_chan *chan, const void *addr)
 }
 
 const struct chunk *
-ist__host_heap_find(const struct ist_chan *chan, const void *addr, uint64_t bytes)
+ist__host_heap_find(const struct ist_chan *chan, const struct ist_buf *buf)
 {
-	uintptr_t a = (uintptr_t)addr;
+	uintptr_t a = (uintptr_t)buf->addr;
 
 	for (const struct chunk *chunk = chan->chunks; chunk; chunk = chunk->next) {
-		uintptr_t from = (uintptr_t)chunk->addr;
-		if (a >= from && a - from <= chunk->bytes && bytes <= chunk->bytes - (a - from))
+		bool far = ist__host_is_far(buf);
+		uintptr_t from = far ? (uintptr_t)chunk->far.addr : (uintptr_t)chunk->addr;
+		uint64_t bytes = far ? chunk->far.bytes : chunk->bytes;
+
+		if ((chunk->far.addr != NULL) == far && a >= from && a - from <= bytes && buf->bytes <= bytes - (a - from))
 			return chunk;
 	}
 	return NULL;
@@ -143,6 +147,7 @@ map_drop(struct ist_chan *chan, struct peer *peer, struct map **at)
 	struct map *map = *at;
 
 	*at = map->next;
+	ist__host_far_drop(chan, map);
 	munmap(map->addr, map->bytes);
 	ist__free(&chan->ctx, map);
 	peer->n_maps--;

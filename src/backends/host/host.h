@@ -47,15 +47,15 @@ struct lane {
 };
 
 enum link { LINK_NONE, LINK_YES, LINK_REFUSED };
-enum mode { MODE_STAGED = 1, MODE_DIRECT = 2, MODE_COOP = 3 }; /* through the ring or stage; read where the sender has it; the
-                                                                   * same, and written by all hands */
+enum mode { MODE_STAGED = 1, MODE_DIRECT = 2, MODE_COOP = 3, MODE_FAR = 4 }; /* through the ring or stage; read where the sender has
+                                                   * it; the same, and written by all hands; looked at in a device's memory */
 
 /* One broadcast on offer by a root, or by the member of this host that the bytes come to. */
 struct posting {
 	_Atomic uint64_t mark;        /* bytes that may be read by now */
 	_Atomic uint64_t seq, bytes;
-	_Atomic uint64_t at;          /* STAGED: position in the stage's stream; DIRECT: offset in the owner's heap */
-	_Atomic uint64_t chunk_at, chunk_bytes; /* DIRECT: the piece of heap to map */
+	_Atomic uint64_t at;          /* STAGED: position in the stage's stream; DIRECT: offset in the owner's heap; FAR: in the memory */
+	_Atomic uint64_t chunk_at, chunk_bytes; /* DIRECT, FAR: the piece of heap to map */
 	_Atomic uint64_t what;        /* root << 32 | some bits of the takers' print << 16 | flags << 8 | enum mode */
 	_Atomic uint64_t crew;        /* by all hands: bit 63 once it is known who is in, and a bit for each */
 };
@@ -162,6 +162,7 @@ struct chunk {
 	struct chunk *next;
 	uint64_t at, bytes;
 	uint8_t *addr;
+	struct ist_buf far; /* addr not NULL: it stands for this memory of a device, see far.c */
 };
 
 /* A peer's chunk, mapped here. */
@@ -171,6 +172,7 @@ struct map {
 	uint8_t *addr;
 	uint32_t refs;
 	bool write;
+	struct ist_buf far; /* addr not NULL: the device's memory that it stands for, mapped too */
 	uint64_t paged[]; /* a bit for each stretch of MAP_STRETCH bytes whose pages are in this process's table */
 };
 
@@ -328,7 +330,7 @@ int ist__host_reserve(int fd, uint64_t at, uint64_t bytes);
 /* ---- heap.c ---- */
 ist_err ist__host_heap_alloc(struct ist_chan *chan, uint64_t bytes, int32_t numa, void **out, struct ist_status *why);
 void ist__host_heap_free(struct ist_chan *chan, const void *addr);
-const struct chunk *ist__host_heap_find(const struct ist_chan *chan, const void *addr, uint64_t bytes);
+const struct chunk *ist__host_heap_find(const struct ist_chan *chan, const struct ist_buf *buf);
 void ist__host_heap_fini(struct ist_chan *chan);
 /* A peer's bytes, mapped read-only. *out holds a reference. NULL: the part has failed. */
 const uint8_t *ist__host_borrow(struct ist_chan *chan, struct peer *peer, struct part *part, const struct record *where,
@@ -339,6 +341,18 @@ ist_err ist__host_map(struct ist_chan *chan, struct peer *peer, const struct rec
 void ist__host_map_pages(struct map *map, const uint8_t *from, uint64_t bytes);
 void ist__host_unborrow(struct map *map);
 void ist__host_maps_fini(struct ist_chan *chan, struct peer *peer);
+
+/* ---- far.c ---- */
+static inline bool
+ist__host_is_far(const struct ist_buf *buf)
+{
+	return buf->mem > IST_MEM_PINNED && buf->bytes > 0;
+}
+ist_err ist__host_far_alloc(struct ist_chan *chan, uint64_t bytes, uint32_t mem, int32_t device, void **out, struct ist_status *why);
+void ist__host_far_free(struct ist_chan *chan, struct chunk *chunk); /* the device's memory, if it stands for some */
+/* As ist__host_borrow. The first time may take the device's library some milliseconds. */
+const uint8_t *ist__host_far_borrow(struct ist_chan *chan, struct peer *peer, struct part *part, const struct record *rec, struct map **out);
+void ist__host_far_drop(struct ist_chan *chan, struct map *map);
 
 /* ---- wire.c ---- */
 ist_err ist__host_offer(struct ist_chan *chan, struct ist_wire *mine, struct ist_status *why);

@@ -51,7 +51,7 @@ static void
 send_record(struct ist_chan *chan, struct peer *peer, struct part *part)
 {
 	const struct ist_buf *src = &part->op.src;
-	const struct chunk *chunk = src->bytes >= DIRECT_MIN ? ist__host_heap_find(chan, src->addr, src->bytes) : NULL;
+	const struct chunk *chunk = src->bytes >= DIRECT_MIN ? ist__host_heap_find(chan, src) : NULL;
 	struct record rec = { .seq = part->op.seq, .bytes = src->bytes, .mode = chunk ? MODE_DIRECT : MODE_STAGED };
 
 	if (chunk) {

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define NATIVE (1u << IST_OP_SEND | 1u << IST_OP_RECV | 1u << IST_OP_BROADCAST | 1u << IST_OP_BARRIER)
-#define MEMORY (1u << IST_MEM_HOST | 1u << IST_MEM_PINNED)
+#define MEMORY (1u << IST_MEM_HOST | 1u << IST_MEM_PINNED | 1u << IST_MEM_CUDA | 1u << IST_MEM_ASCEND) /* the last two: far.c */
 #define SIZE_MAX_RANKS 65536u
 #define LOOK_NS (100 * INT64_C(1000))
 
@@ -42,7 +42,7 @@ host_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_p
 	if (IST_HAS(out, mem))
 		out->mem = MEMORY;
 	if (IST_HAS(out, traits))
-		out->traits = IST_TRAIT_TELLS_LOSS | IST_TRAIT_CAN_VIEW | IST_TRAIT_WANTS_FDS | IST_TRAIT_TAKERS;
+		out->traits = IST_TRAIT_TELLS_LOSS | IST_TRAIT_CAN_VIEW | IST_TRAIT_WANTS_FDS | IST_TRAIT_TAKERS | IST_TRAIT_FAR_VIEWS;
 }
 
 static struct ist_task *
@@ -259,6 +259,8 @@ op_check(struct ist_chan *chan, const struct ist_op *op, struct ist_status *why)
 	if (op->kind == IST_OP_BARRIER)
 		return chan->n_near + 1 == chan->size ? IST_OK :
 			ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "a barrier of members that do not all share memory");
+	if ((ist__host_is_far(&op->src) || ist__host_is_far(&op->dst)) && !(op->kind == IST_OP_BROADCAST && op->flags & IST_OP_VIEW && chan->n_near + 1 == chan->size))
+		return ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "device memory: only broadcasts with views, among members that share memory");
 	if (op->peer >= chan->size || (takes && !buf_right(sends ? &op->src : &op->dst)))
 		return ist__host_say(why, IST_INVALID_ARGUMENT, IST_NO_RANK, 0, "peer %u of %u, or a buffer of no host memory", op->peer, chan->size);
 	return IST_OK;
@@ -518,6 +520,8 @@ host_abort(struct ist_chan *chan, ist_err why)
 static ist_err
 host_alloc(struct ist_chan *chan, uint64_t bytes, uint32_t mem, int32_t device, void **out, struct ist_status *why)
 {
+	if (mem > IST_MEM_PINNED)
+		return ist__host_far_alloc(chan, bytes, mem, device, out, why);
 	if (mem != IST_MEM_HOST)
 		return ist__host_say(why, IST_UNSUPPORTED, IST_NO_RANK, 0, "memory of kind %u", mem);
 	return ist__host_heap_alloc(chan, bytes, device, out, why);
