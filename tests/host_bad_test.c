@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 
 #include <cmocka.h>
@@ -167,7 +168,7 @@ forged_descriptors_are_refused(void **state)
 	uint64_t before = count_fds();
 
 	(void)state;
-	for (int how = 0; how < 12; how++) {
+	for (int how = 0; how < 13; how++) {
 		struct rig rig = shm2;
 		struct ist_wire wires[2];
 		int32_t fds[3];
@@ -200,6 +201,10 @@ forged_descriptors_are_refused(void **state)
 			break;
 		case 11: /* another member's */
 			fds[0] = wires[0].fds[0];
+			break;
+		case 12: /* of no kind either, but nobody can wake anybody by it */
+			extra = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+			fds[2] = extra;
 			break;
 		}
 		CHECK(connect_one(&rig, wires) == IST_BAD_HANDLE);

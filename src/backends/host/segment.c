@@ -87,7 +87,7 @@ ist__host_no_room(int sys)
 	}
 }
 
-/* A descriptor to hand out: read-only where /proc is there, so that a peer can't even try to write. */
+/* A descriptor of the heap to hand out: read-only where /proc is there, so that a peer can't even try to write. */
 static int
 read_only(int fd)
 {
@@ -122,9 +122,15 @@ make_ctl(struct ist_chan *chan)
 		return errno;
 	chan->ctl = at;
 	madvise(at, lay->bytes, MADV_DONTFORK);
-	/* from now on nobody else can map it for writing; kernels before 5.1 don't know this seal */
-	fcntl(chan->ctl_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
-	return fcntl(chan->ctl_fd, F_ADD_SEALS, SEALS | F_SEAL_GROW) ? errno : 0;
+	/* from now on nobody else can map it for writing */
+	if (!fcntl(chan->ctl_fd, F_ADD_SEALS, SEALS | F_SEAL_GROW | F_SEAL_FUTURE_WRITE)) {
+		chan->wire_fds[0] = chan->ctl_fd;
+		return 0;
+	}
+	if (fcntl(chan->ctl_fd, F_ADD_SEALS, SEALS | F_SEAL_GROW)) /* kernels before 5.1 don't know the other */
+		return errno;
+	chan->wire_fds[0] = read_only(chan->ctl_fd);
+	return chan->wire_fds[0] < 0 ? errno : 0;
 }
 
 static int
@@ -137,11 +143,10 @@ make_files(struct ist_chan *chan)
 	chan->heap_fd = ist__memfd("isthmus-heap");
 	if (chan->heap_fd < 0 || fcntl(chan->heap_fd, F_ADD_SEALS, SEALS))
 		return errno;
-	chan->wire_fds[0] = read_only(chan->ctl_fd);
 	/* large broadcasts are written by all hands, unless the user doesn't want that */
-	chan->wire_fds[1] = chan->opt.coop ? fcntl(chan->heap_fd, F_DUPFD_CLOEXEC, 0) : read_only(chan->heap_fd);
+	chan->wire_fds[1] = chan->opt.coop ? chan->heap_fd : read_only(chan->heap_fd);
 	chan->wire_fds[2] = chan->wake_fd;
-	return chan->wire_fds[0] < 0 || chan->wire_fds[1] < 0 ? errno : 0;
+	return chan->wire_fds[1] < 0 ? errno : 0;
 }
 
 ist_err
@@ -181,11 +186,13 @@ ist__host_segment_free(struct ist_chan *chan)
 	chan->ctl = NULL;
 	chan->shm = false;
 	chan->shared = 0;
+	if (chan->wire_fds[0] != chan->ctl_fd)
+		close_fd(&chan->wire_fds[0]);
+	if (chan->wire_fds[1] != chan->heap_fd)
+		close_fd(&chan->wire_fds[1]);
 	close_fd(&chan->ctl_fd);
 	close_fd(&chan->heap_fd);
-	close_fd(&chan->wire_fds[0]);
-	close_fd(&chan->wire_fds[1]);
-	chan->wire_fds[2] = -1;
+	chan->wire_fds[0] = chan->wire_fds[1] = chan->wire_fds[2] = -1;
 }
 
 /* A file that can't be cut under our feet. */
@@ -201,30 +208,24 @@ sealed_file(int fd, uint64_t *bytes)
 	return true;
 }
 
-/* Writing to it must not block nor raise a signal. */
+/* Writing to it must not block nor raise a signal. Of the files that are of no kind only an eventfd takes eight bytes of zero,
+ * and nobody notices. */
 static bool
 event_file(int fd)
 {
+	const uint64_t zero = 0;
 	struct stat st;
-	char path[32], link[64];
-	ssize_t n;
 	int flags = fcntl(fd, F_GETFL);
 
-	if (fstat(fd, &st) || flags < 0 || !(flags & O_NONBLOCK) || S_ISSOCK(st.st_mode) || S_ISFIFO(st.st_mode) || S_ISDIR(st.st_mode) ||
-	    S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode))
+	if (flags < 0 || !(flags & O_NONBLOCK) || fstat(fd, &st) || (st.st_mode & S_IFMT) != 0)
 		return false;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	n = readlink(path, link, sizeof(link) - 1);
-	if (n < 0)
-		return true; /* no /proc here */
-	link[n] = 0;
-	return !strcmp(link, "anon_inode:[eventfd]");
+	return write(fd, &zero, sizeof(zero)) == sizeof(zero) || errno == EAGAIN; /* full: it wakes as it is */
 }
 
 static void *
-map_shared(int fd, uint64_t at, uint64_t bytes)
+map_shared(int fd, uint64_t bytes)
 {
-	void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, (off_t)at);
+	void *p = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
 
 	if (p == MAP_FAILED)
 		return NULL;
@@ -243,16 +244,15 @@ static ist_err
 map_peer(struct ist_chan *chan, struct peer *peer, int fd, struct ist_status *why)
 {
 	const struct layout *lay = &chan->lay;
-	void *head = map_shared(fd, 0, lay->rings_at);
-	void *ring = map_shared(fd, lay->rings_at + lay->ring_bytes * chan->rank, lay->ring_bytes);
+	const uint8_t *at = map_shared(fd, lay->bytes);
 	int err = errno;
 
-	peer->ctl = head;
-	peer->ring = ring;
-	if (!head || !ring) /* no room here is our trouble, not the peer's */
+	if (!at) /* no room here is our trouble, not the peer's */
 		return ist__host_say(why, err == ENOMEM ? IST_NO_MEMORY : IST_UNSUPPORTED, err == ENOMEM ? chan->rank : peer->rank, err,
 			"can't map rank %u's segment: %s", peer->rank, strerror(err));
-	peer->stage = (const uint8_t *)head + lay->stage_at;
+	peer->ctl = (const void *)at;
+	peer->ring = at + lay->rings_at + lay->ring_bytes * chan->rank;
+	peer->stage = at + lay->stage_at;
 	if (!ctl_right(chan, peer, peer->ctl))
 		return ist__host_say(why, IST_BAD_HANDLE, peer->rank, 0, "rank %u's segment is not of this group", peer->rank);
 	return IST_OK;
@@ -294,8 +294,7 @@ void
 ist__host_detach(struct ist_chan *chan, struct peer *peer)
 {
 	ist__host_maps_fini(chan, peer);
-	unmap(peer->ctl, chan->lay.rings_at);
-	unmap(peer->ring, chan->lay.ring_bytes);
+	unmap(peer->ctl, chan->lay.bytes);
 	peer->ctl = NULL;
 	peer->ring = peer->stage = NULL;
 	close_fd(&peer->heap_fd);
