@@ -9,14 +9,11 @@
 #include "net/wire.h"
 #include "plug/plug.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { LOOK_NS = 200000, BUNDLED = 5 /* bytes about one member's descriptors */ };
 
@@ -282,21 +279,23 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 }
 
 /* Descriptors for members of this room go by way of its first member. What it passes on are those of several in one frame. */
-static ist_err
-add_fds(struct ist__frame *x, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
+static void
+add_fds(struct ist__frame *x, uint32_t from, const int32_t *fds, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
-
-		if (fd < 0)
-			return ist__fail_sys(err, IST_LIMIT, errno, "group_new", "passing descriptors on");
-		x->fds[x->n_fds++] = fd;
-	}
+	memcpy(x->fds + x->n_fds, fds, n * sizeof(*fds));
+	x->n_fds += n;
 	ist__store_u32(x->body + x->bytes, from);
 	x->body[x->bytes + 4] = (uint8_t)n;
 	x->bytes += BUNDLED;
 	x->body[0] = (uint8_t)x->n_fds;
-	return IST_OK;
+}
+
+static ist_err
+lend_fds(struct ist__spoke *s, struct ist__frame *x, struct ist_error *err)
+{
+	int sys = ist__conn_send_lent(s->post->conn, x);
+
+	return sys ? ist__fail_sys(err, IST_LIMIT, sys, "group_new", "passing descriptors on") : IST_OK;
 }
 
 static struct ist__frame *
@@ -309,6 +308,7 @@ fds_frame(struct ist__form *f, uint64_t room)
 		x->body[0] = 0;
 		x->flags = IST__FRAME_HAS_FDS;
 		x->from = f->args.rank;
+		x->lent = true;
 	}
 	return x;
 }
@@ -317,19 +317,13 @@ static ist_err
 send_fds(struct ist__form *f, struct ist__spoke *s, uint32_t from, const int32_t *fds, uint32_t n, struct ist_error *err)
 {
 	struct ist__frame *x = fds_frame(f, BUNDLED);
-	ist_err e;
 
 	if (!x)
 		return ist__fail_memory(err, "group_new");
-	e = add_fds(x, from, fds, n, err);
-	if (e) {
-		ist__frame_free(f->inbox.loop, x);
-		return e;
-	}
+	add_fds(x, from, fds, n);
 	x->from = from;
 	x->bytes = 1; /* that one's */
-	ist__conn_send(s->post->conn, x);
-	return IST_OK;
+	return lend_fds(s, x, err);
 }
 
 /* The first member of a room: what all others of it have offered goes to one of them. */
@@ -348,17 +342,19 @@ send_bundles(struct ist__form *f, uint32_t to, struct ist_error *err)
 		if (r == to || f->room[r] != f->args.rank || n == 0)
 			continue;
 		if (x && x->n_fds + n > IST__FRAME_FDS) {
-			ist__conn_send(s->post->conn, x);
+			e = lend_fds(s, x, err);
 			x = NULL;
 		}
-		if (!x)
+		if (!e && !x)
 			x = fds_frame(f, IST__FRAME_FDS * BUNDLED);
-		e = x ? add_fds(x, r, fds, n, err) : ist__fail_memory(err, "group_new");
+		if (!e && !x)
+			e = ist__fail_memory(err, "group_new");
+		if (!e)
+			add_fds(x, r, fds, n);
 	}
 	if (!e && x)
-		ist__conn_send(s->post->conn, x);
-	else
-		ist__frame_free(f->inbox.loop, x);
+		return lend_fds(s, x, err);
+	ist__frame_free(f->inbox.loop, x);
 	return e;
 }
 

@@ -9,9 +9,7 @@
 #include "net/wire.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { ROOM = 48 /* members that share memory, at most: each keeps descriptors and mappings of all others in its room */ };
 
@@ -301,6 +299,7 @@ lead_host(struct ist__form *f, struct ist_error *err)
 	}
 	for (uint32_t r = 0; !e && r < f->args.size; r++) {
 		struct ist__frame *x;
+		int sys;
 
 		if (r == me || f->host[r] != me)
 			continue;
@@ -312,13 +311,11 @@ lead_host(struct ist__form *f, struct ist_error *err)
 			continue;
 		}
 		x->flags = IST__FRAME_HAS_FDS;
-		x->fds[0] = fcntl(f->life_fd, F_DUPFD_CLOEXEC, 0);
-		x->n_fds = x->fds[0] >= 0;
-		if (!x->n_fds) {
-			ist__frame_free(f->inbox.loop, x);
-			return ist__fail_sys(err, IST_LIMIT, errno, "group_new", "a descriptor for rank %u", r);
-		}
-		ist__conn_send(ist__form_near(f, r)->post->conn, x);
+		x->fds[0] = f->life_fd;
+		x->n_fds = 1;
+		sys = ist__conn_send_lent(ist__form_near(f, r)->post->conn, x);
+		if (sys)
+			return ist__fail_sys(err, IST_LIMIT, sys, "group_new", "a descriptor for rank %u", r);
 	}
 	return e;
 }

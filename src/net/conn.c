@@ -6,6 +6,7 @@
 #include "base/fail.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,7 +84,7 @@ ist__frame_free(struct ist__loop *loop, struct ist__frame *frame)
 {
 	if (!frame)
 		return;
-	for (uint32_t i = 0; i < frame->n_fds; i++)
+	for (uint32_t i = 0; i < frame->n_fds && !frame->lent; i++)
 		close(frame->fds[i]);
 	ist__slab_put(ist__loop_slab(loop), frame);
 }
@@ -356,27 +357,98 @@ pump(struct ist__conn *c)
 	}
 }
 
+/* Behind what waits already. Under the lock. */
+static void
+enqueue(struct ist__conn *c, struct ist__frame *f)
+{
+	struct ist__frame ***last = f->flags & IST__FRAME_URGENT ? &c->urgent_last : &c->last;
+
+	f->next = NULL;
+	**last = f;
+	*last = &f->next;
+	c->queued += IST__FRAME_HEADER + f->bytes;
+	if (!c->wants_out)
+		pump(c);
+}
+
 bool
 ist__conn_send(struct ist__conn *c, struct ist__frame *f)
 {
 	bool ok;
 
-	f->next = NULL;
 	pthread_mutex_lock(&c->lock);
 	ok = !c->gone && !c->broken;
-	if (ok) {
-		struct ist__frame ***last = f->flags & IST__FRAME_URGENT ? &c->urgent_last : &c->last;
-
-		**last = f;
-		*last = &f->next;
-		c->queued += IST__FRAME_HEADER + f->bytes;
-		if (!c->wants_out)
-			pump(c);
-	}
+	if (ok)
+		enqueue(c, f);
 	pthread_mutex_unlock(&c->lock);
 	if (!ok)
 		ist__frame_free(c->loop, f);
 	return ok;
+}
+
+/* 0, or the errno; then they are lent as before. */
+static int
+own_fds(struct ist__frame *f)
+{
+	int32_t own[IST__FRAME_FDS];
+
+	for (uint32_t i = 0; i < f->n_fds; i++) {
+		own[i] = fcntl(f->fds[i], F_DUPFD_CLOEXEC, 0);
+		if (own[i] < 0) {
+			int sys = errno;
+
+			while (i > 0)
+				close(own[--i]);
+			return sys;
+		}
+	}
+	memcpy(f->fds, own, f->n_fds * sizeof(*own));
+	f->lent = false;
+	return 0;
+}
+
+/* It may have left at once: then it is gone, or its descriptors are. Under the lock. 0, or the errno: it was not sent. */
+static int
+send_idle(struct ist__conn *c, struct ist__frame *f)
+{
+	int sys;
+
+	enqueue(c, f);
+	if (c->at_hand != f || c->broken)
+		return 0;
+	if (c->sent > 0) {
+		f->n_fds = 0; /* the other side has them: they go with the first byte */
+		return 0;
+	}
+	sys = own_fds(f);
+	if (sys) {
+		c->at_hand = NULL;
+		c->queued -= IST__FRAME_HEADER + f->bytes;
+	}
+	return sys;
+}
+
+int
+ist__conn_send_lent(struct ist__conn *c, struct ist__frame *f)
+{
+	bool ok, idle;
+	int sys = 0;
+
+	f->lent = true;
+	pthread_mutex_lock(&c->lock);
+	ok = !c->gone && !c->broken;
+	idle = c->attached && atomic_load(&c->ready) && !c->wants_out && !has_out(c);
+	if (ok && idle) {
+		sys = send_idle(c, f);
+	} else if (ok) {
+		sys = own_fds(f);
+		if (!sys)
+			enqueue(c, f);
+	}
+	pthread_mutex_unlock(&c->lock);
+	if (!ok || sys)
+		ist__frame_free(c->loop, f);
+	return sys;
 }
 
 void

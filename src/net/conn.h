@@ -34,7 +34,8 @@ struct ist__frame {
 	uint32_t from, to;
 	bool fds_lost; /* descriptors came with it, and this process could not have them */
 	uint32_t n_fds;
-	int32_t fds[IST__FRAME_FDS]; /* owned */
+	int32_t fds[IST__FRAME_FDS]; /* owned, unless lent */
+	bool lent;
 	uint8_t wire[IST__FRAME_HEADER];
 	uint8_t body[];
 };
@@ -71,6 +72,9 @@ void ist__conn_close(struct ist__conn *conn, bool linger);
 
 /* Takes the frame over. Never blocks; false when the connection is already over (the frame is freed). Any thread. */
 bool ist__conn_send(struct ist__conn *conn, struct ist__frame *frame);
+/* The same for a frame whose descriptors are only lent for the call: copies are made only where they can't leave at once. 0: as
+ * above; else the errno of a copy that could not be had, and nothing was sent. */
+int ist__conn_send_lent(struct ist__conn *conn, struct ist__frame *frame);
 /* There was no memory for a frame that had to be sent: a connection that lost one is of no use any more. It ends for both
  * sides; the owner on this side is told NO_MEMORY. Any thread. */
 void ist__conn_starve(struct ist__conn *conn);
