@@ -12,7 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { BATCH = 64, SPARES = 16, LINGER_NS = 60000 };
+enum { BATCH = 64, SPARES = 16, LINGER_NS = 200000 };
 
 struct ist__loop {
 	struct ist_env *env;
