@@ -45,6 +45,7 @@ byte_of(uint32_t version, uint32_t tensor, uint64_t i)
 struct keep {
 	uint8_t *at[TENSORS];
 	uint32_t pieces, die_at;
+	pid_t kills;           /* at die_at, instead of itself */
 	uint64_t committed;
 };
 
@@ -56,7 +57,7 @@ keep_piece(void *ctx, uint64_t index, uint64_t offset, const void *addr, uint64_
 	(void)err;
 	CHECK(index < TENSORS && offset + bytes <= size_of((uint32_t)index));
 	if (k->die_at && ++k->pieces == k->die_at)
-		raise(SIGKILL);
+		kill(k->kills ? k->kills : getpid(), SIGKILL);
 	memcpy(k->at[index] + offset, addr, bytes);
 	return IST_OK;
 }
@@ -208,6 +209,56 @@ a_killed_sink_is_left_behind(void **unused)
 		for (uint32_t piece = 1; piece < 12; piece += 5)
 			play(4, (struct job){ .n_sources = 1, .transport = transport, .on_loss = IST_ON_LOSS_CONTINUE, .bucket = 256 << 10, .victim = 2,
 				.at_piece = piece, .updates = 4 });
+}
+
+/* ---- called again ---- */
+
+static int
+lose_the_source(struct ranks *r, uint32_t rank, void *arg)
+{
+	const struct job *j = arg;
+	_Atomic int32_t *pid = r->shared;
+	struct party p;
+
+	memset(&p, 0, sizeof(p));
+	member_init(&p.m, j->transport);
+	if (rank == 0)
+		atomic_store(pid, (int32_t)getpid());
+	CHECK_ERR(IST_OK, member_join(&p.m, r->at, "update", rank, r->n, 60, 10), &p.m.err);
+	set_up(&p, j, rank);
+	if (rank == 0)
+		fill(&p, 1);
+	if (rank == 1) {
+		p.keep.die_at = j->at_piece;
+		p.keep.kills = (pid_t)atomic_load(pid);
+	}
+	CHECK_ERR(IST_OK, ist_sync_gather(p.sync, 0, &p.m.err), &p.m.err);
+	for (int i = 0; i < 3; i++) {
+		ist_error_init(&p.m.err);
+		CHECK_ERR(IST_PEER_LOST, ist_sync_update(p.sync, NULL, NULL, &p.m.err), &p.m.err);
+		CHECK(p.m.err.n_ranks == 1 && p.m.err.ranks[0] == 0);
+	}
+	CHECK_ERR(IST_EMPTY_UPDATE, ist_sync_gather(p.sync, 0, &p.m.err), &p.m.err);
+	CHECK(p.keep.committed == 0);
+	tear_down(&p);
+	return 0;
+}
+
+/* With on_loss continue the sinks are a group that works, in which nobody has the bytes. */
+static void
+called_again_without_a_source(void **unused)
+{
+	(void)unused;
+	for (uint32_t transport = IST_TRANSPORT_SHM; transport <= IST_TRANSPORT_TCP; transport++)
+		for (uint32_t piece = 1; piece < 12; piece += 5) {
+			struct job j = { .n_sources = 1, .transport = transport, .on_loss = IST_ON_LOSS_CONTINUE, .bucket = 256 << 10, .at_piece = piece };
+			struct ranks r;
+
+			ranks_init(&r, 4);
+			ranks_start_all(&r, lose_the_source, &j);
+			assert_int_equal(ranks_join(&r, 120, 1), 0);
+			ranks_fini(&r);
+		}
 }
 
 /* ---- a loss before there is a plan ---- */
@@ -364,6 +415,7 @@ main(void)
 		cmocka_unit_test(streams_arrive),
 		cmocka_unit_test(a_killed_sink_fails_all),
 		cmocka_unit_test(a_killed_sink_is_left_behind),
+		cmocka_unit_test(called_again_without_a_source),
 		cmocka_unit_test(a_sink_killed_before_the_source_came),
 	};
 

@@ -104,9 +104,8 @@ name_lost(struct ist__sync_body *s, struct ist_error *err, ist_err e)
 	return e;
 }
 
-/* Nobody is left that has the bytes of some tensor, or that takes any. */
-static ist_err
-check_left(struct ist__sync_body *s, struct ist_error *err)
+ist_err
+ist__sync_has_all(struct ist__sync_body *s, struct ist_error *err)
 {
 	const struct ist__table *t = s->table;
 	uint32_t sinks = 0;
@@ -133,7 +132,7 @@ ist__sync_can_miss(struct ist__sync_body *s, const ist_err *leaves)
 
 	for (uint32_t i = 0; i < s->size; i++)
 		m[s->names[i]].gone = leaves[i] != 0;
-	ok = check_left(s, NULL) == IST_OK;
+	ok = ist__sync_has_all(s, NULL) == IST_OK;
 	for (uint32_t i = 0; i < s->size && !ok; i++)
 		m[s->names[i]].gone = false;
 	return ok;
@@ -178,7 +177,7 @@ meet_again(struct ist__sync_body *s, struct ist__regroup *r, struct ist_error *e
 	}
 	s->ring.view = view;
 	if (!e)
-		e = r->step == IST__STEP_GATHER ? check_roles(s, err) : check_left(s, err);
+		e = r->step == IST__STEP_GATHER ? check_roles(s, err) : ist__sync_has_all(s, err);
 	if (e) {
 		r->how = IST__END_AGREED; /* all come to it by themselves, from equal records */
 		return e;

@@ -174,6 +174,9 @@ struct ist__regroup {
 /* regroup.c: leaves the lost behind and agrees with those that are left on where to go on. why: how the group failed. */
 ist_err ist__sync_regroup(struct ist__sync_body *s, struct ist__regroup *r, const struct ist_error *why, struct ist_error *err);
 
+/* PEER_LOST where nobody is left that has the bytes of some tensor, or that takes any; it names all that were lost. Alike on all. */
+ist_err ist__sync_has_all(struct ist__sync_body *s, struct ist_error *err);
+
 /* Members with leaves[rank in group] can be missed: the others hold all bytes, and one of them has a sink. Then they are gone. */
 bool ist__sync_can_miss(struct ist__sync_body *s, const ist_err *leaves);
 

@@ -178,7 +178,11 @@ step_start(struct way *w)
 	if (!w->local.code)
 		put_wish(w);
 	e = run_agree(w);
-	return e ? e : all_alike(w, settle_version(w));
+	if (e)
+		return e;
+	e = settle_version(w);
+	/* who called again after a loss that could not be borne: the others are a group that works, and still can't */
+	return all_alike(w, e ? e : ist__sync_has_all(s, w->err));
 }
 
 /* ---- READY ---- */
