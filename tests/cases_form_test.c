@@ -13,11 +13,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -138,6 +140,63 @@ names_who_stopped_on_the_way(void **state)
 	kill(r.pid[2], SIGKILL);
 	kill(r.pid[5], SIGKILL);
 	assert_int_equal(ranks_join(&r, 60, 1 << 2 | 1 << 5), 0);
+	ranks_fini(&r);
+}
+
+/* ---- no room for what others hand over ---- */
+
+/* So many more descriptors than are open. */
+static void
+leave_room(rlim_t room)
+{
+	struct rlimit lim;
+
+	CHECK(getrlimit(RLIMIT_NOFILE, &lim) == 0);
+	lim.rlim_cur = 0;
+	while (room > 0) /* the numbers that are free, gaps too */
+		room -= fcntl((int)lim.rlim_cur++, F_GETFD) < 0;
+	CHECK(setrlimit(RLIMIT_NOFILE, &lim) == 0);
+}
+
+static int
+has_no_room(struct ranks *r, uint32_t rank, void *arg)
+{
+	static const uint32_t all[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	struct ist_split_args a = { .struct_size = sizeof(a), .n_ranks = 8, .ranks = all, .name = "child", .timeout_ns = 60 * IST_NS_PER_S };
+	struct ist_group *child;
+	struct rlimit before;
+	struct member m;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_TCP);
+	CHECK_ERR(IST_OK, member_join(&m, r->at, "room", rank, r->n, 60, 30), &m.err);
+	CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+	for (int round = 0; round < 30; round++) {
+		if (rank == 0)
+			leave_room(1); /* for its own, and none for the first that come */
+		CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+		ist_error_init(&m.err);
+		CHECK_ERR(IST_LIMIT, ist_group_split(m.g, &a, &child, &m.err), &m.err);
+		CHECK(rank == 0 || (m.err.n_ranks == 1 && m.err.ranks[0] == 0));
+		CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+		CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	}
+	CHECK_ERR(IST_OK, ist_group_split(m.g, &a, &child, &m.err), &m.err);
+	CHECK(ist_group_free(child) == IST_OK);
+	member_fini(&m);
+	return 0;
+}
+
+/* Rank 0 of a split can't have the connections that the others make for it: that is LIMIT, and no want of memory. */
+static void
+a_split_without_descriptors_is_a_limit(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 8);
+	ranks_start_all(&r, has_no_room, NULL);
+	assert_int_equal(ranks_join(&r, 100, 0), 0);
 	ranks_fini(&r);
 }
 
@@ -461,6 +520,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(forms_however_long_a_step_takes),
 		cmocka_unit_test(names_who_stopped_on_the_way),
+		cmocka_unit_test(a_split_without_descriptors_is_a_limit),
 		cmocka_unit_test(takes_the_callers_socket),
 		cmocka_unit_test(forms_while_others_grab_ports),
 		cmocka_unit_test(bears_a_slow_way_between_members),

@@ -10,6 +10,7 @@
 #include "group/form_int.h"
 #include "net/wire.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -96,11 +97,13 @@ ist__lane_take(struct ist__group *g, struct ist__conn *conn, struct ist__frame *
 		lane = ist__conn_handed(g->loop, f->fds[0], &g->ep->self, ist__conn_agreed(conn));
 		f->n_fds = 0;
 	}
+	if (f->fds_lost) /* room for the one that comes next; whoever forms a group sees that a spare is used, and says LIMIT */
+		ist__loop_spares_spend(g->loop, EMFILE);
+	else if (!lane)
+		ist__ep_starved(g->ep); /* the other end sees it closed, and comes again */
 	ist__frame_free(g->loop, f);
-	if (lane) {
+	if (lane)
 		ist__ep_visit(g->ep, lane, x);
-		return;
-	}
-	ist__frame_free(g->loop, x);
-	ist__ep_starved(g->ep); /* the other end sees it closed, and comes again */
+	else
+		ist__frame_free(g->loop, x);
 }
