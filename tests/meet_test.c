@@ -625,7 +625,97 @@ keeps_a_living_ones_rank(void **state)
 	}
 }
 
+/* Rank 0 of two keeps its group after the other one has left it, as one does that slept meanwhile; the other one makes a
+ * group of that name with process 2. Process 3 may be the place. */
+static int
+goes_on_elsewhere(struct ranks *r, uint32_t rank, void *arg)
+{
+	_Atomic uint32_t *flags = r->shared;
+	const struct place *p = arg;
+	struct member m;
+
+	if (rank == 3)
+		return be_store(r, rank, NULL);
+	member_init(&m, IST_TRANSPORT_AUTO);
+	if (p->way == BY_STORE)
+		ranks_await(&flags[100], 1);
+	if (rank < 2)
+		CHECK_ERR(IST_OK, end(&m, begin(r, &m, p, "slept", rank, 2)), &m.err);
+	if (rank == 1) {
+		CHECK(ist_group_free(m.g) == IST_OK);
+		atomic_store(&flags[0], 1);
+	}
+	if (rank > 0) {
+		ranks_await(&flags[0], 1);
+		CHECK_ERR(IST_OK, end(&m, begin(r, &m, p, "slept", rank - 1, 2)), &m.err);
+		all_gather_ranks(&m, rank - 1, 2);
+	}
+	atomic_fetch_add(&flags[1], 1);
+	ranks_await(&flags[1], 3);
+	member_fini(&m);
+	if (rank == 0)
+		atomic_store(&flags[101], 1);
+	return 0;
+}
+
+static void
+who_is_left_alone_gives_the_name_up(void **state)
+{
+	static const enum way ways[] = { BY_MEMBER, BY_STORE };
+
+	(void)state;
+	for (uint32_t i = 0; i < 2; i++) {
+		struct place p = { .way = ways[i] };
+		struct ranks r;
+
+		ranks_init(&r, 4);
+		snprintf(p.at, sizeof(p.at), "%s", r.at);
+		for (uint32_t k = 0; k < (p.way == BY_STORE ? 4u : 3u); k++)
+			ranks_start(&r, k, goes_on_elsewhere, &p);
+		if (ranks_join(&r, 60, 0) != 0)
+			fail_msg("way %d", p.way);
+		ranks_fini(&r);
+	}
+}
+
 /* ---- forming without waiting ---- */
+
+/* Rank 2 of three never comes, and rank 0 has enough of it. */
+static int
+is_called_off(struct ranks *r, uint32_t rank, void *arg)
+{
+	struct place p = { .way = BY_MEMBER };
+	uint32_t done = 0;
+	struct ist_req *req;
+	struct member m;
+
+	(void)arg;
+	member_init(&m, IST_TRANSPORT_AUTO);
+	req = begin(r, &m, &p, "off", rank, 3);
+	while (rank == 0 && !(m.err.n_ranks == 1 && m.err.ranks[0] == 2)) {
+		CHECK_ERR(IST_OK, ist_req_test(req, &done, &m.err), &m.err);
+		CHECK(!done);
+		usleep(1000);
+	}
+	if (rank == 0)
+		CHECK(ist_req_cancel(req) == IST_OK);
+	CHECK_ERR(IST_ABORTED, end(&m, req), &m.err);
+	CHECK(rank == 0 || (m.err.n_ranks == 1 && m.err.ranks[0] == 0));
+	member_fini(&m);
+	return 0;
+}
+
+static void
+names_who_called_it_off(void **state)
+{
+	struct ranks r;
+
+	(void)state;
+	ranks_init(&r, 2);
+	ranks_start_all(&r, is_called_off, NULL);
+	assert_int_equal(ranks_join(&r, 60, 0), 0);
+	ranks_fini(&r);
+}
 
 static void
 forms_in_the_background(void **state)
@@ -734,6 +824,8 @@ main(void)
 		cmocka_unit_test(makes_the_same_name_again),
 		cmocka_unit_test(gives_a_dead_ones_rank_away),
 		cmocka_unit_test(keeps_a_living_ones_rank),
+		cmocka_unit_test(who_is_left_alone_gives_the_name_up),
+		cmocka_unit_test(names_who_called_it_off),
 		cmocka_unit_test(forms_in_the_background),
 	};
 

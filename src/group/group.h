@@ -183,6 +183,8 @@ void ist__mesh_start(struct ist__group *g);
 void ist__mesh_stop(struct ist__group *g);
 /* Looks who of this host is dead. */
 void ist__mesh_look(struct ist__group *g);
+/* It is broken, or all others have left or are lost: nothing can come of it any more. Takes the lock. */
+bool ist__mesh_is_over(struct ist__group *g);
 /* Any thread. Ends the group with err, here and (flood) on all members. The first call counts. */
 void ist__mesh_break(struct ist__group *g, const struct ist_error *err, bool flood);
 /* Waits, at most 100 ms, until the group has ended or rank is known to be gone: how. Not on the loop's thread. */

@@ -17,10 +17,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+enum { HEAR_MS = 10 };
+
 struct ist__lease {
 	struct ist__group *group;
 	struct ist__loop *loop;
-	struct ist__timer timer;
+	struct ist__timer timer, answer;
 	struct ist__conn *conn; /* loop's thread */
 	struct ist__addrs at;
 	uint32_t next;          /* which address to try */
@@ -77,7 +79,7 @@ on_ready(struct ist__conn *conn, void *owner)
 	struct ist__lease *l = owner;
 
 	(void)conn;
-	if (l->group->rank == 0)
+	if (l->group->rank == 0 && !ist__mesh_is_over(l->group))
 		publish_again(l);
 	tell_store(l);
 }
@@ -87,15 +89,32 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *f)
 {
 	struct ist__lease *l = owner;
 
-	if (f->type == IST__ASK) {
-		struct ist__frame *back = ist__frame_new(l->loop, IST__ANSWER, NULL, 0);
-
-		if (back)
-			ist__conn_send(conn, back);
-		else
-			ist__conn_starve(conn);
-	}
+	(void)conn;
+	if (f->type == IST__ASK)
+		ist__timer_set(l->loop, &l->answer, ist__now() + HEAR_MS * IST__MS);
 	ist__frame_free(l->loop, f);
+}
+
+/* Somebody wants the name. Who slept until the others had gone on gives it up: with the connection the place forgets it. What
+ * they said meanwhile may have come with the question, and was heard before this. */
+static void
+on_answer(struct ist__timer *timer)
+{
+	struct ist__lease *l = (struct ist__lease *)(void *)((char *)timer - offsetof(struct ist__lease, answer));
+	struct ist__frame *back;
+
+	if (!l->conn)
+		return;
+	if (ist__mesh_is_over(l->group)) {
+		ist__conn_close(l->conn, false);
+		l->conn = NULL;
+		return;
+	}
+	back = ist__frame_new(l->loop, IST__ANSWER, NULL, 0);
+	if (back)
+		ist__conn_send(l->conn, back);
+	else
+		ist__conn_starve(l->conn);
 }
 
 static void
@@ -200,6 +219,7 @@ ist__lease_new(struct ist__group *g, struct ist__rdv *rdv)
 	l->group = g;
 	l->loop = g->loop;
 	l->timer.on = on_timer;
+	l->answer.on = on_answer;
 	l->lock_fd = -1;
 	l->at = rdv->at;
 	pthread_mutex_init(&l->lock, NULL);
@@ -251,6 +271,7 @@ stop_here(void *arg)
 	struct ist__lease *l = arg;
 
 	ist__timer_stop(&l->timer);
+	ist__timer_stop(&l->answer);
 	if (l->conn)
 		ist__conn_close(l->conn, true);
 	l->conn = NULL;

@@ -564,6 +564,20 @@ claimant_get(struct ist__reader *r, struct ist__card *card)
 	return ist__card_get(r, card);
 }
 
+bool
+ist__mesh_is_over(struct ist__group *g)
+{
+	uint32_t here = 0;
+	bool over;
+
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t r = 0; r < g->size; r++)
+		here += g->gone[r] == IST__HERE_STILL;
+	over = g->broken_code || (g->size > 1 && here <= 1);
+	pthread_mutex_unlock(&g->lock);
+	return over;
+}
+
 /* Late claimants of a rank that is held: they are told by whom. An early one of the next group of that name waits, since
  * the holder has left or will. */
 static bool
@@ -584,7 +598,7 @@ take_claimant(struct ist__expect *expect, struct ist__conn *conn, struct ist__fr
 	ist__reader_init(&r, f->body + IST__GROUP_KEY, f->bytes - IST__GROUP_KEY);
 	ist__get_str(&r, name, sizeof(name));
 	rank = ist__get_u32(&r);
-	if (r.bad || rank >= g->size || g->broken_code || g->gone[rank] != IST__HERE_STILL)
+	if (r.bad || rank >= g->size || ist__mesh_is_over(g) || g->gone[rank] != IST__HERE_STILL)
 		return false;
 	card = &g->members[rank].card;
 	if (!memcmp(ist__conn_agreed(conn)->peer.member, card->id, IST__MEMBER_BYTES))

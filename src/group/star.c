@@ -531,7 +531,8 @@ ist__form_wait(struct ist__form *f, int64_t until, struct ist_error *err)
 void
 ist__form_own(struct ist__form *f, struct ist_error *err)
 {
-	if (ist__fail_is_own(err->code) && err->n_ranks == 0) { /* ours: nobody else can know whose it is */
+	/* ours: nobody else can know whose it is. A call that was cancelled, too: what another cancelled names that one */
+	if ((ist__fail_is_own(err->code) || err->code == IST_ABORTED) && err->n_ranks == 0) {
 		ist__fail_rank(err, f->args.rank);
 		ist__fail_per_rank(err, f->args.rank, err->code);
 		ist__fail_prefix(err, "rank %u: ", f->args.rank);
