@@ -452,6 +452,24 @@ desert_locked(struct ist__line *line)
 	pthread_cond_broadcast(&line->turn_free);
 }
 
+/* Is a time over that the thread had until at? Where the whole process was stopped, the thread had nothing of it: who finds
+ * the time over for the first time gives it a little more. *doubted: when that was; 0: never. */
+static bool
+is_over(int64_t at, int64_t now, int64_t *doubted)
+{
+	if (now < at)
+		return false;
+	if (*doubted == 0)
+		*doubted = now;
+	return now >= *doubted + IST__CONFIRM_NS;
+}
+
+static bool
+is_stuck_locked(struct ist__line *line, int64_t now)
+{
+	return is_over(line->abort_at + IST__STUCK_NS - IST__CONFIRM_NS, now, &line->stuck_seen);
+}
+
 /* Comes with an abort, and goes when all requests have ended, or ends them itself. */
 static void *
 reap(void *arg)
@@ -459,9 +477,12 @@ reap(void *arg)
 	struct ist__line *line = arg;
 
 	pthread_mutex_lock(&line->lock);
-	while (!line->exited && !atomic_load(&line->deserted) && line->queue.count + line->active.count > 0)
-		if (!wait_changed(line, line->abort_at + IST__STUCK_NS) && ist__now() >= line->abort_at + IST__STUCK_NS)
+	while (!line->exited && !atomic_load(&line->deserted) && line->queue.count + line->active.count > 0) {
+		int64_t at = line->stuck_seen ? line->stuck_seen + IST__CONFIRM_NS : line->abort_at + IST__STUCK_NS - IST__CONFIRM_NS;
+
+		if (!wait_changed(line, at) && is_stuck_locked(line, ist__now()))
 			desert_locked(line);
+	}
 	pthread_mutex_unlock(&line->lock);
 	return NULL;
 }
@@ -521,10 +542,14 @@ ist__line_watch(struct ist__line *line)
 
 	pthread_mutex_lock(&line->lock);
 	if (line->aborted) {
-		if (line->queue.count + line->active.count > 0 && now > line->abort_at + IST__STUCK_NS)
+		if (line->queue.count + line->active.count > 0 && is_stuck_locked(line, now))
 			desert_locked(line); /* as the reaper does, where none could be started */
 	} else if (!line->exited) {
 		late = overdue_locked(line, now);
+		if (!late)
+			line->late_seen = 0;
+		else if (!is_over(late->req.deadline + IST_NS_PER_S, now, &line->late_seen))
+			late = NULL;
 	}
 	if (late)
 		ist__fail(&err, IST_TIMEOUT, ist__kind_name(late->kind), "the deadline passed while backend %s does not come back from a call",
@@ -612,8 +637,8 @@ ist__line_free(struct ist__line *line)
 	if (here)
 		ist__turn(line);
 	pthread_mutex_lock(&line->lock);
-	while (!line->exited && !atomic_load(&line->deserted) && wait_changed(line, until))
-		;
+	for (int64_t seen = 0; !line->exited && !atomic_load(&line->deserted) && !is_over(until, ist__now(), &seen);)
+		(void)wait_changed(line, seen ? seen + IST__CONFIRM_NS : until);
 	exited = line->exited;
 	if (!exited && !atomic_load(&line->deserted)) {
 		if (!line->aborted) {

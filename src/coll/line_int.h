@@ -26,6 +26,7 @@ enum {
 #define IST__GRACE_NS (IST_NS_PER_S / 2)        /* from failed() to the line's own abort */
 #define IST__ABORT_NS IST_NS_PER_S              /* from abort to the last task's end */
 #define IST__STUCK_NS (IST_NS_PER_S * 6 / 5)    /* from abort until the thread itself is taken for stuck */
+#define IST__CONFIRM_NS (200 * INT64_C(1000000)) /* the last of that, or of any such time, is waited for in one piece: see is_over */
 #define IST__FREE_NS (2 * IST_NS_PER_S)
 #define IST__NO_PROGRESS_NS (30 * IST_NS_PER_S)
 
@@ -128,6 +129,7 @@ struct ist__line {
 	bool has_reaper;
 	uint32_t aborters;               /* threads inside the plug-in's abort */
 	int64_t abort_at;                /* when aborted; when to do so, with failing */
+	int64_t stuck_seen, late_seen;   /* when its thread, or an operation, was first found to be over its time; 0: never */
 
 	/* the one at the wheel's */
 	bool driven;                     /* by a caller */
