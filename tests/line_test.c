@@ -9,10 +9,13 @@
 #include "base/fail.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
@@ -522,6 +525,46 @@ a_stuck_plugin_is_found_by_the_waiter(void **state)
 	mem_release(hub);
 }
 
+/* In a process of its own: stopped while its plug-in is in a call, which comes back once the process goes on. 0: that is well. */
+static int
+is_stopped_meanwhile(void)
+{
+	const struct mem_options o = { .block_rank = 1, .block_at = 1 };
+	struct ist_error err = { .struct_size = sizeof(err) };
+	struct ist_req *reqs[2];
+
+	world_open(&w, 2, &o, 0);
+	reduce_all(10, reqs);
+	while (mem_starts(w.hub) < 2)
+		poll(NULL, 0, 1);
+	abort_all(NULL);
+	raise(SIGSTOP);
+	mem_release(w.hub);
+	if (outcome(reqs[0], &err) != IST_PEER_LOST || outcome(reqs[1], &err) != IST_PEER_LOST)
+		return 2;
+	return strstr(err.detail, "abandoned") ? 3 : world_close(&w) ? 0 : 4;
+}
+
+static void
+a_stopped_process_has_no_stuck_plugin(void **state)
+{
+	int status;
+	pid_t pid;
+
+	(void)state;
+	if (world_drive)
+		skip();
+	pid = fork();
+	if (pid == 0)
+		_exit(is_stopped_meanwhile());
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(status));
+	poll(NULL, 0, 1500); /* longer than a plug-in may take to come back from an abort: this test's input */
+	kill(pid, SIGCONT);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 /* Free with everything under way, the requests still in the user's hands. */
 static void
 requests_outlive_their_line(void **state)
@@ -980,7 +1023,8 @@ main(int argc, char **argv)
 		T(the_deadline_names_who_is_absent), T(a_receive_names_its_peer), T(bytes_that_stand_still_are_no_progress),
 		T(slow_is_not_frozen), T(failures_of_the_plugin_reach_all), T(a_deaf_group_does_not_hang_its_requests),
 		T(a_refused_reduction_ends_alone), T(abort_ends_what_runs_and_what_waits), T(a_stuck_plugin_holds_up_nobody),
-		T(a_stuck_plugin_is_found_by_the_waiter), T(requests_outlive_their_line), T(cancel_undoes_what_has_not_begun),
+		T(a_stuck_plugin_is_found_by_the_waiter), T(a_stopped_process_has_no_stuck_plugin),
+		T(requests_outlive_their_line), T(cancel_undoes_what_has_not_begun),
 		T(cancel_of_what_has_begun_ends_the_group), T(views_are_lent_until_given_back), T(without_views_the_bytes_are_in_dst),
 		T(nothing_is_allocated_once_it_runs), T(memory_may_run_out_anywhere),
 		T(a_line_that_gets_no_memory_is_not_made), T(two_threads_share_a_line), T(abort_at_any_moment), T(an_idle_line_sleeps),
