@@ -4,7 +4,7 @@
 #   make demo     the main job on this machine (MODEL=DIR: your checkpoint, WORLD=mpi: two mpirun jobs)
 #   make test     every test that this machine can run
 #   make bench    measurements beside other libraries, into bench/results and docs/performance.md
-#   make chaos    members die, freeze, lose their network, run out of things: 2,600 schedules, see tests/chaos/main.py
+#   make chaos    members die, freeze, lose their network, run out of things: 3,000 schedules, see tests/chaos/main.py
 #   make faults   system calls that fail: each kind, in each member, at each moment (tests/faults_test.c)
 #   make many     512 members on this machine (MANY=n): form, gather, lose three, go on; prints what each keeps
 #   make rain     64 members, every hundredth packet lost, five minutes of broadcasts (RAIN=n: members; RAIN_SECONDS)
@@ -49,7 +49,7 @@ generate: release
 	@scripts/gen-errors
 	@scripts/gen-symbols
 
-# CHAOS_ROUNDS (2600), CHAOS_SECONDS (no limit), CHAOS_SEED (printed, repeats the run)
+# CHAOS_ROUNDS (3000), CHAOS_SECONDS (no limit), CHAOS_SEED (printed, repeats the run)
 chaos: release
 	@cmake --build build/release -j $(JOBS) --target chaos_worker
 	@python3 tests/chaos/main.py build/release

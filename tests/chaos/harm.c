@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *const phase_names[PHASES] = { "create", "split", "gather", "update", "free", "idle" };
+const char *const phase_names[PHASES] = { "create", "split", "gather", "update", "free", "idle", "retry" };
 
 static struct {
 	struct harm plan;
@@ -24,6 +24,7 @@ static struct {
 	enum phase at;
 	bool quit;
 	struct ist_group *group;
+	struct ist_req *forming;
 	_Atomic int64_t to_go;   /* allocations until the first that fails; INT64_MAX: never */
 	_Atomic int64_t fails;   /* how many still fail */
 	_Atomic bool told;
@@ -144,6 +145,8 @@ strike(void)
 		turn_clock(self.plan.arg);
 	else if (!strcmp(kind, "abort") && self.group)
 		ist_group_abort(self.group, "chaos");
+	else if (!strcmp(kind, "abort") && self.forming)
+		ist_req_cancel(self.forming);
 }
 
 static void *
@@ -199,6 +202,14 @@ harm_group(struct ist_group *group)
 {
 	pthread_mutex_lock(&self.lock);
 	self.group = group;
+	pthread_mutex_unlock(&self.lock);
+}
+
+void
+harm_forming(struct ist_req *req)
+{
+	pthread_mutex_lock(&self.lock);
+	self.forming = req;
 	pthread_mutex_unlock(&self.lock);
 }
 

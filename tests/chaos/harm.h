@@ -9,7 +9,7 @@
 #include <isthmus.h>
 #include <stdbool.h>
 
-enum phase { CREATE = 0, SPLIT, GATHER, UPDATE, FREE, IDLE, PHASES };
+enum phase { CREATE = 0, SPLIT, GATHER, UPDATE, FREE, IDLE, RETRY /* told only: a harm takes it for UPDATE */, PHASES };
 extern const char *const phase_names[PHASES];
 
 struct harm {
@@ -31,6 +31,8 @@ bool harm_start(const struct harm *h);
 void harm_phase(enum phase phase);
 /* The group that an abort would hit. */
 void harm_group(struct ist_group *group);
+/* While there is no group yet: its forming. */
+void harm_forming(struct ist_req *req);
 void harm_stop(void);
 
 /* For ist_env_args. */

@@ -12,6 +12,7 @@ A violation is (NAME, text). The names:
 import plan as plans
 
 LOSS = {"PEER_LOST", "NO_PROGRESS", "TIMEOUT", "PEER_LEFT", "ABORTED"}
+OWN_STATE = {"DIRTY", "BAD_STATE"} # it can't take part: of a group that went on without it, or not before a full update
 DIRTY = 2
 
 
@@ -23,8 +24,8 @@ class Round:
         self.kind = plans.FAULTS[plan["fault"]]
         if self.kind == "own" and plan["victim"] in dead:
             self.kind = "lethal"
-        self.sleeper = plan.get("second", plan["victim"])
-        self.struck = {plan["victim"], self.sleeper}
+        self.sleeper = plan["second"] if plan["fault"] == "PAIR" else plan["victim"]
+        self.struck = {plan["victim"], self.sleeper} | ({plan["second"]} & dead if "second" in plan else set())
         self.bad = []
 
     def say(self, name, text):
@@ -58,9 +59,9 @@ class Round:
         if self.kind == "cut":
             far = set(self.plan["far"])
             return set(range(self.plan["world"])) - far if observer in far else far
-        if self.plan["fault"] == "FULL": # whoever writes there
+        if self.plan["fault"] in ("FULL", "SPILL"): # whoever writes there
             dests = self.plan["dests"]
-            return {r for r, d in enumerate(dests) if d == dests[self.plan["victim"]]}
+            return {r for r, d in enumerate(dests) if d == dests[self.plan["victim"]]} | self.struck
         return self.struck
 
     def gave_up_before(self, rank, observer):
@@ -159,14 +160,14 @@ class Round:
             bad = {r for r in bad if not self.doubts(r)}
             if (self.stopped or self.kind in ("own", "abort")) and self.plan["on_loss"] == "continue":
                 bad -= {self.sleeper} # the others left it behind
-                if self.plan["fault"] == "FULL": # and each that writes there too, for its own reason
+                if self.plan["fault"] in ("FULL", "SPILL"): # and each that writes there too, for its own reason
                     bad -= {r for r in self.culprits(None) if told.get(r, {}).get("code") == "NO_SPACE" and self.names(r) == {r}}
             if not bad:
                 return
         self.say("DISAGREE", f"{phase}: ranks {sorted(good)} have success, " + "; ".join(f"rank {r} {told[r]['code']}: {told[r]['detail']}" for r in sorted(bad)))
 
-    def doubts(self, rank):
-        s = self.members[rank].get("state")
+    def doubts(self, rank, state="state_first"):
+        s = self.members[rank].get(state)
         return bool(s) and s["kind"] == DIRTY
 
     # ---- bytes ----
@@ -175,7 +176,8 @@ class Round:
         plan, m = self.plan, self.members[rank]
         if plan["roles"][rank] != "sink" or plan["dests"][rank] == "null:":
             return
-        d, held = self.done(rank, "update"), m["held"]
+        d, held = self.done(rank, "retry") or self.done(rank, "update"), m["held"]
+        dirty = self.doubts(rank, "state")
         kind = plan["dests"][rank]
         what = f"rank {rank}, {kind}: version {held}"
         if rank in self.dead:
@@ -185,12 +187,33 @@ class Round:
             if held != plans.NEW:
                 self.say("UNMOVED", f"{what} after success")
         elif kind == "keep":
-            if held == 0 and d and not self.doubts(rank):
+            if held == 0 and d and not dirty:
                 self.say("TORN", f"{what}, and its state is not DIRTY")
-        elif held == plans.NEW and not self.doubts(rank):
+        elif held == plans.NEW and not dirty:
             self.say("EARLY_NEW", f"{what} after {d['code'] if d else 'no update'}")
         elif held not in (plans.OLD, plans.NEW) and not (kind == "mem:" and held == -1):
             self.say("TORN", f"{what} after {d['code'] if d else 'no update'}")
+
+    # ---- the update that is called again at once ----
+
+    def check_retry(self):
+        """It comes to an end, and tells whom to blame, or of a state in which there is nothing to be done; who has success there, has it with all."""
+        told = {r: d for r in self.judged() if (d := self.done(r, "retry"))}
+        for r, d in told.items():
+            names = {self.world_rank("update", x) for x in d["ranks"] or d["per"]}
+            where = f"rank {r}, update again: {d['code']} {sorted(names)}: {d['detail']}"
+            if d["code"] == "OK" or d["code"] in OWN_STATE:
+                continue
+            if not names:
+                self.say("UNNAMED", where)
+            elif d["code"] != "EVICTED" and not any(self.explained(r, n) for n in names):
+                self.say("WRONG_NAME", where)
+            if d["code"] == "TIMEOUT" or not d["same"]:
+                self.say("WRONG_CODE", where)
+        good = {r for r, d in told.items() if d["code"] == "OK"}
+        bad = {r for r in set(told) - good if not self.doubts(r, "state")}
+        if good and bad and not (self.kind in ("cut", "lossy") and self.plan["on_loss"] == "continue"):
+            self.say("DISAGREE", f"update again: ranks {sorted(good)} have success, " + "; ".join(f"rank {r} {told[r]['code']}: {told[r]['detail']}" for r in sorted(bad)))
 
     # ---- all ----
 
@@ -205,7 +228,7 @@ class Round:
         if any((self.done(r, "gather") or {"code": "OK"})["code"] != "OK" for r in left):
             return  # some were in the gather still, where not all may know what the lost one would have given
         for r in left:
-            d, s = self.done(r, "update"), self.members[r].get("state")
+            d, s = self.done(r, "update"), self.members[r].get("state_first")
             if d and d["code"] != "OK":
                 self.say("SPOILT", f"rank {r}: {d['code']} although on_loss is continue: {d['detail']}")
             elif d and s and s["lost"] and not {plan["victim"]} <= {self.world_rank("update", x) for x in s["lost"]} <= self.struck:
@@ -219,13 +242,14 @@ class Round:
         self.check_own()
         for phase in plans.PHASES[:4]:
             self.check_agreement(phase)
+        self.check_retry()
         for rank in range(self.plan["world"]):
             self.check_bytes(rank)
         self.check_continue()
         return self.bad
 
 
-def healed(order, done, held):
+def healed(order, done, held, version):
     """The round after: everybody has success, every destination the newest version. order: workers by new rank."""
     bad = []
     for rank, who in enumerate(order):
@@ -234,6 +258,6 @@ def healed(order, done, held):
                 bad.append(("NOT_HEALED", f"{who} as rank {rank}, {phase}: {d['code']} {d['ranks']}: {d['detail']}"))
         if "update" not in done[rank] and not any(d["code"] != "OK" for d in done[rank].values()):
             bad.append(("NOT_HEALED", f"{who} as rank {rank} made no update"))
-        if held[rank] not in (plans.HEALED, None):
+        if held[rank] not in (version, None):
             bad.append(("NOT_HEALED", f"{who} as rank {rank}: version {held[rank]} at its destination"))
     return bad

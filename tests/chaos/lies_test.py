@@ -25,6 +25,7 @@ LIES = [
     ("alone", "DISAGREE", {"fault": "KILL", "phase": "update", "moment": 0.0, "on_loss": "fail", "liar": "survivor"}),
     ("alone-split", "DISAGREE", {"fault": "KILL", "phase": "split", "moment": 0.0, "liar": "survivor"}),
     ("nameless", "UNNAMED", {"fault": "KILL", "phase": "update", "moment": 0.0, "on_loss": "fail", "liar": "survivor"}),
+    ("nameless-retry", "UNNAMED", {"fault": "KILL", "phase": "update", "moment": 0.0, "on_loss": "fail", "retry": True, "liar": "survivor"}),
     ("mislost", "WRONG_NAME", {"fault": "KILL", "phase": "update", "moment": 0.3, "on_loss": "continue", "liar": "survivor"}),
     ("misname-self", "WRONG_NAME", {"fault": "RESET", "phase": "gather", "moment": 0.0, "all": True, "on_loss": "fail", "liar": "survivor"}),
 ]

@@ -303,7 +303,7 @@ def options():
     env = os.environ.get
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("build")
-    p.add_argument("--rounds", type=int, default=int(env("CHAOS_ROUNDS") or 2600))
+    p.add_argument("--rounds", type=int, default=int(env("CHAOS_ROUNDS") or 3000))
     p.add_argument("--seconds", type=float, default=float(env("CHAOS_SECONDS") or 0), help="begin no schedule after this")
     p.add_argument("--seed", type=int, default=int(env("CHAOS_SEED")) if env("CHAOS_SEED") else None)
     p.add_argument("--first", type=int, default=1, help="number of the first schedule")

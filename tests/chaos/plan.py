@@ -11,9 +11,13 @@ FAULTS = {
     "EXIT": "lethal",     # _exit in the middle of a call
     "STOP": "lethal",     # SIGSTOP, woken when the others are through
     "PAIR": "lethal",     # one is killed, and another stopped at once
+    "TWICE": "lethal",    # one is killed, and a moment later another, while the rest recover
+    "HEADS": "lethal",    # rank 0 and the meeting place die at once
+    "LATE": "lethal",     # SIGSTOP, woken while the others are at work in their next group, whatever that is called
+    "OUTER": "harmless",  # one that has no part in the child is killed while the child is at work
     "BLINK": "harmless",  # SIGSTOP for less than the no-progress limit
     "SLOW": "harmless",   # stopped half of the time; as a sink also slow to take what comes
-    "ABORT": "abort",     # by the user, in another thread
+    "ABORT": "abort",     # by the user, in another thread; while a group forms: cancelled
     "CUT": "cut",         # all that goes between two hosts is dropped
     "HALF": "cut",        # what goes one way is dropped
     "RESET": "cut",       # connections between two hosts are reset, new ones pass
@@ -30,13 +34,15 @@ FAULTS = {
     "ALLOC": "own",       # the allocator says no, once, a few times, or from now on
     "FILES": "own",       # RLIMIT_NOFILE: no more descriptors
     "FULL": "own",        # the destination, or /dev/shm, is full
+    "SPILL": "own",       # the same, and a moment later another is killed
 }
-SELF = {"KILL": "kill", "PAIR": "kill", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc", "STORM": "storm", "CLOCK": "clock"}
+SELF = {"KILL": "kill", "PAIR": "kill", "TWICE": "kill", "HEADS": "kill", "LATE": "stop", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc", "STORM": "storm", "CLOCK": "clock"}
 CABLE = {"CUT", "HALF", "RESET", "LOSS", "RATE"}
 LIMITS = {"SPACE", "FILES"}
-NEVER = {("ABORT", "create"): "there is no group to abort yet"}
+EXTRA = ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all", "for_s", "second", "gap_s", "wake_s", "same", "witness", "retry")
+NEVER = {("OUTER", "create"): "there is no child yet"}
 TIMEOUT_S, NO_PROGRESS_S = 10.0, 2.0 # others may want the CPUs as well
-OLD, NEW, HEALED = 1, 2, 3
+OLD, NEW, HEALED, HEALED_LATE = 1, 2, 3, 4
 NEEDS = {**{f: "cable" for f in CABLE}, "RESET": "reset", "MEMCG": "cgroup", "SPACE": "plain", "TINY": "buffers"}
 
 
@@ -65,6 +71,8 @@ def split_of(rng, plan):
     """The list of the child group, or none: then the parent itself is used. Maybe somebody stays out."""
     world = plan["world"]
     ranks = rng.sample(range(world), world)
+    if plan["fault"] == "OUTER":
+        return [r for r in ranks if r != plan["victim"]]
     if plan["phase"] != "split" and rng.random() < 0.3:
         return []
     if world > 3 and rng.random() < 0.35:
@@ -97,12 +105,18 @@ def strength_of(rng, plan):
         plan["all"] = rng.random() < 0.3
         if plan["phase"] == "update" and rng.random() < 0.5:
             plan["moment"] = rng.uniform(0.7, 1.0) # near the vote
-    elif fault == "FULL":
+    elif fault in ("FULL", "SPILL"):
         plan["leave"] = rng.choice([0, 0, 4096, 100000, 1 << 20])
     elif fault == "STORE":
         plan["back"] = rng.random() < 0.5
-    elif fault == "PAIR":
-        plan["second"] = rng.choice([r for r in range(plan["world"]) if r != plan["victim"]])
+    elif fault == "LATE":
+        plan["store"] = True # one that sleeps would keep the port
+        plan["wake_s"], plan["same"] = rng.choice([0.0, rng.uniform(0, 0.03)]), rng.random() < 0.5
+    elif fault == "HEADS":
+        plan["store"], plan["back"] = True, rng.random() < 0.5
+        plan["victim"] = plan["split"][0] if plan["split"] and plan["phase"] != "create" else 0
+    elif fault == "OUTER":
+        plan["witness"] = rng.choice(plan["split"])
     elif fault == "FREEZE":
         plan["for_s"] = rng.choice([0.3, 1.0, 1.2 * NO_PROGRESS_S])
     elif fault == "CLOCK":
@@ -113,6 +127,20 @@ def strength_of(rng, plan):
     elif fault == "STOP" and plan["phase"] == "update" and rng.random() < 0.3: # rank 0, near the vote
         plan["victim"] = plan["split"][0] if plan["split"] else 0
         plan["moment"] = rng.uniform(0.8, 1.0)
+    if fault in ("PAIR", "TWICE", "SPILL"):
+        plan["second"] = rng.choice([r for r in range(plan["world"]) if r != plan["victim"]])
+    if fault in ("TWICE", "SPILL"):
+        plan["gap_s"] = rng.choice([0.0, 0.001, rng.uniform(0, 0.01), rng.uniform(0, 0.1)])
+
+
+def victim_of(rng, plan):
+    world, roles = plan["world"], plan["roles"]
+    plan["victim"] = rng.randrange(world)
+    if plan["fault"] in ("FULL", "SPILL"):
+        plan["victim"] = rng.choice([r for r in range(world) if roles[r] == "sink"])
+        plan["dests"][plan["victim"]] = rng.choice(["dir", "shm"])
+    elif plan["fault"] == "OUTER":
+        plan["victim"] = rng.choice([r for r in range(world) if {"source", "sink"} == {roles[x] for x in range(world) if x != r}])
 
 
 def make(seed, number, fault, phase):
@@ -120,10 +148,7 @@ def make(seed, number, fault, phase):
     plan = {"seed": seed, "number": number, "fault": fault, "phase": phase, "world": rng.choice([3, 4, 4, 5]), "lie": "", "liar": None}
     world = plan["world"]
     roles_of(rng, plan)
-    plan["victim"] = rng.randrange(world)
-    if plan["fault"] == "FULL":
-        plan["victim"] = rng.choice([r for r in range(world) if plan["roles"][r] == "sink"])
-        plan["dests"][plan["victim"]] = rng.choice(["dir", "shm"])
+    victim_of(rng, plan)
     plan["split"] = split_of(rng, plan)
     two = plan["fault"] in CABLE or (plan["fault"] != "DELAY" and rng.random() < 0.15)
     plan["far"] = rng.sample(range(world), rng.randint(1, world - 1)) if two else []
@@ -138,11 +163,12 @@ def make(seed, number, fault, phase):
     plan["again"] = rng.random() < 0.5  # a killed one is replaced when the others start anew
     plan["slow_us"] = rng.choice([0, 3000, 20000]) if plan["fault"] == "SLOW" else 0
     strength_of(rng, plan)
+    plan["retry"] = rng.random() < 0.4 # who fails in the update tries again at once
     return plan
 
 
 def text(plan):
-    extra = " ".join(f"{k}={plan[k]}" for k in ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all", "for_s", "second") if k in plan)
+    extra = " ".join(f"{k}={plan[k]}" for k in EXTRA if k in plan)
     split = ",".join(map(str, plan["split"])) or "none"
     return (f"{plan['fault']} rank {plan['victim']} in {plan['phase']} at {plan['moment']:.2f} {extra} | world {plan['world']} "
             f"{' '.join(r + (':' + d if d else '') for r, d in zip(plan['roles'], plan['dests']))} | split {split} | {plan['transport']}"

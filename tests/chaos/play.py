@@ -41,9 +41,10 @@ class Worker:
             ground.enter_net(play.ground.cable.near)
         os.set_blocking(self.process.stdout.fileno(), False)
         self.text = b""
-        self.up = self.idle = self.stopped = False
+        self.up = self.idle = self.stopped = self.doomed = False
         self.phase, self.since, self.end, self.status = "", time.monotonic(), None, None
-        self.done, self.state = {}, None
+        self.done, self.state, self.state_first = {}, None, None
+        self.lingers = False
         self.limits = {}
 
     def send(self, line):
@@ -54,7 +55,7 @@ class Worker:
             pass
 
     def begin(self, line):
-        self.idle, self.done, self.state, self.phase, self.since = False, {}, None, "create", time.monotonic()
+        self.idle, self.done, self.state, self.state_first, self.phase, self.since = False, {}, None, None, "create", time.monotonic()
         self.send(line)
 
     def kill(self, how):
@@ -156,12 +157,15 @@ class Play:
             w.phase, w.since = e["phase"], time.monotonic()
         elif kind == "done":
             w.done[e["phase"]] = e
-            if e["code"] == "OK" and w is not self.victim():
+            if e["code"] == "OK" and w is not self.victim() and e["phase"] in self.scale:
                 self.times.setdefault(e["phase"], []).append(e["ms"])
         elif kind == "state":
             w.state = e
+            w.state_first = w.state_first or e
+        elif kind == "linger":
+            w.idle = w.lingers = True
         elif kind == "idle":
-            w.idle = True
+            w.idle = not w.doomed # its end is read next
         elif kind == "hold":
             self.on_hold(w)
         elif kind == "hit":
@@ -175,7 +179,7 @@ class Play:
     def on_hit(self, w, e):
         if self.hit is None:
             self.hit, self.hit_at = e["phase"], e["t"]
-        if self.plan["fault"] in ("STOP", "BLINK"):
+        if self.plan["fault"] in ("STOP", "BLINK", "LATE"):
             w.stopped = True
         if self.plan["fault"] == "PAIR":
             second = self.workers[self.plan["second"]]
@@ -184,6 +188,19 @@ class Play:
                 second.kill(signal.SIGSTOP)
         if self.plan["fault"] == "BLINK":
             self.later(BLINK_S, lambda: self.wake(w))
+        if self.plan["fault"] == "TWICE":
+            self.kill_second()
+        if self.plan["fault"] == "HEADS":
+            self.do_store(w)
+
+    def kill_second(self):
+        self.later(self.plan["gap_s"], lambda: self.doom(self.workers[self.plan["second"]]))
+
+    @staticmethod
+    def doom(w):
+        if not w.idle:
+            w.doomed = True
+            w.kill(signal.SIGKILL)
 
     def wake(self, w):
         w.stopped, w.since = False, time.monotonic()
@@ -248,6 +265,9 @@ class Play:
                 break
         if w.idle or w.status is not None:
             return
+        if plan["fault"] == "OUTER" and not self.victim().lingers: # it forms the parent still
+            self.later(0.001, lambda: self.strike(w))
+            return
         getattr(self, "do_" + fault.lower())(w)
         self.hit, self.hit_at = (plan["phase"] if plan["moment"] == 0 else w.phase), time.monotonic()
 
@@ -290,6 +310,13 @@ class Play:
     def do_full(self, w):
         self.ground.fill("/dev/shm" if self.plan["dests"][self.plan["victim"]] == "shm" else self.to, self.plan["leave"])
 
+    def do_spill(self, w):
+        self.do_full(w)
+        self.kill_second()
+
+    def do_outer(self, _):
+        self.victim().kill(signal.SIGKILL)
+
     def do_slow(self, w):
         def stop():
             if w.idle:
@@ -322,7 +349,7 @@ class Play:
         plan = self.plan
         return [f"rank={rank}", f"world={world}", f"at={self.at()}", f"group={group}", f"timeout={plans.TIMEOUT_S}", f"noprog={plans.NO_PROGRESS_S}", f"role={role}",
                 f"dest={dest}", f"version={version}", f"old={old}", f"on_loss={plan['on_loss']}", f"bucket_kb={plan['bucket_kb']}", f"kb={plan['kb']}",
-                f"folder={self.to}", "host=" + ("no" if plan["store"] else "")]
+                f"folder={self.to}", "host=" + ("no" if plan["store"] else ""), f"retry={int(plan['retry'])}"]
 
     def struck_round(self):
         plan = self.plan
@@ -331,27 +358,56 @@ class Play:
             words = self.words(r, plan["world"], f"g{plan['number']}", plan["roles"][r], self.dest(r), plans.NEW, plans.OLD)
             words.append("split=" + ",".join(map(str, plan["split"])))
             if r == plan["victim"]:
-                words.append(f"slow_us={plan['slow_us']}")
+                words += [f"slow_us={plan['slow_us']}", f"linger={int(plan['fault'] == 'OUTER')}", f"async={int(plan['fault'] == 'ABORT' and plan['phase'] == 'create')}"]
                 if plan["fault"] in SELF:
                     words.append(f"harm={SELF[plan['fault']]}:{plan['phase']}:{plan['nth'] if 'nth' in plan else us}:{plan.get('row', 0)}")
-                elif plan["fault"] in plans.FAULTS:
-                    words.append(f"hold={plan['phase']}")
+            if r == plan.get("witness", plan["victim"]) and plan["fault"] in plans.FAULTS and plan["fault"] not in SELF:
+                words.append(f"hold={plan['phase']}")
             if r == plan["liar"]:
                 words.append(f"lie={plan['lie']}")
             w.begin(" ".join(words))
-        asleep = plan["fault"] in ("STOP", "PAIR") # until the others are through; who sleeps by another fault is woken by that
+        asleep = plan["fault"] in ("STOP", "PAIR", "LATE") # until the others are through; who sleeps by another fault is woken by that
         self.wait(lambda: all(w.idle or (asleep and w.stopped) for w in self.workers), "for the others")
+        self.wait_for_lingering()
         stopped = [w for w in self.workers if w.stopped]
+        members = [self.story(r, w) for r, w in enumerate(self.workers)]
+        meanwhile = self.round_meanwhile() if stopped and plan["fault"] == "LATE" else None
         for w in stopped:
             self.wake(w)
         self.wait(lambda: all(w.idle for w in self.workers), "for the one that slept")
+        for r, w in enumerate(self.workers):
+            if w in stopped:
+                members[r] = self.story(r, w)
         dead = {r for r, w in enumerate(self.workers) if w.status is not None}
         for r in dead:
             self.check_death(r)
-        self.told = [self.tell(w) for w in self.workers]
-        members = [{"done": w.done, "state": w.state, "held": self.held(r, w)} for r, w in enumerate(self.workers)]
+        self.told = self.told or [self.tell(w) for w in self.workers]
+        if meanwhile:
+            self.told.append("late " + self.tell(stopped[0]))
+            self.judge_anew(meanwhile, plans.HEALED)
         self.bad += judge.Round(plan, members, self.hit, dead, bool(stopped)).check()
         return dead
+
+    def story(self, rank, w):
+        return {"done": w.done, "state": w.state, "state_first": w.state_first, "held": self.held(rank, w)}
+
+    def wait_for_lingering(self):
+        """Who stayed outside the child and lives, since nobody killed it."""
+        for w in self.workers:
+            if w.lingers and w.status is None and self.hit is None:
+                w.idle, w.since = False, time.monotonic()
+                w.send("go")
+        if self.plan["fault"] == "OUTER":
+            self.wait(lambda: self.victim().idle and (self.victim().status is not None or self.hit is None), "for the one outside")
+
+    def round_meanwhile(self):
+        """While one still sleeps in the group that was, the others make their next one; in the middle of that it wakes."""
+        order = [r for r, w in enumerate(self.workers) if w.idle and w.status is None]
+        late = self.victim()
+        self.told = [self.tell(w) for w in self.workers]
+        name = f"g{self.plan['number']}" if self.plan["same"] else f"l{self.plan['number']}"
+        self.later(self.plan["wake_s"], lambda: self.wake(late))
+        return self.anew(order, {r: self.dest(r) for r in order}, name, plans.HEALED)
 
     def held(self, rank, w):
         file = self.file_of(self.dest(rank))
@@ -361,8 +417,12 @@ class Play:
 
     def check_death(self, rank):
         fault, status = self.plan["fault"], self.workers[rank].status
-        wanted = {"KILL": -9, "PAIR": -9, "EXIT": 7, "MEMCG": -9}.get(fault)
-        if rank != self.plan["victim"] or status != wanted:
+        wanted = {"KILL": -9, "PAIR": -9, "TWICE": -9, "HEADS": -9, "OUTER": -9, "EXIT": 7, "MEMCG": -9}.get(fault)
+        if rank == self.plan.get("second") and fault in ("TWICE", "SPILL"):
+            wanted = -9
+        elif rank != self.plan["victim"]:
+            wanted = None
+        if status != wanted:
             self.bad.append(("DIED", f"rank {rank} ended with status {status}\n{self.workers[rank].log(15)}"))
 
     def repair(self):
@@ -396,28 +456,38 @@ class Play:
                 self.workers[r] = w
                 order.append(r)
             self.wait(lambda: all(w.up for w in self.workers), "for who replaces the dead")
-        if len(order) < 2:
+        if len(order) < 2: # who is alone has nobody to start with
             return
-        self.rng.shuffle(order)
-        source = next((r for r in order if plan["roles"][r] == "source"), order[0])
-        dests = {r: self.dest(r) if plan["roles"][r] == "sink" else "keep" for r in order if r != source}
+        dests = {r: self.dest(r) for r in order}
         for r in dead - set(order): # what a killed one left beside its destination goes with the next pull there
             if self.file_of(self.dest(r)):
-                heir = next((x for x in dests if not self.file_of(dests[x])), next(iter(dests)))
+                sinks = [x for x in order if x != self.source_of(order)]
+                heir = next((x for x in sinks if not self.file_of(dests[x])), sinks[0])
                 dests[heir] = self.dest(r)
-        for rank, r in enumerate(order):
-            role = "source" if r == source else "sink"
-            self.workers[r].begin(" ".join(self.words(rank, len(order), f"h{plan['number']}", role, dests.get(r, ""), plans.HEALED, plans.OLD)))
+        new = self.anew(order, dests, f"h{plan['number']}", plans.HEALED_LATE)
         self.wait(lambda: all(self.workers[r].idle for r in order), "to start anew")
+        self.judge_anew(new, plans.HEALED_LATE)
+
+    def source_of(self, order):
+        return next((r for r in order if self.plan["roles"][r] == "source"), order[0])
+
+    def anew(self, order, dests, name, version):
+        """Begins it; returns the destinations by worker, in the order of the new ranks, None for the source."""
+        plan, source = self.plan, self.source_of(order)
+        new = {r: None if r == source else dests[r] or "keep" for r in self.rng.sample(order, len(order))}
+        for rank, (r, dest) in enumerate(new.items()):
+            self.workers[r].begin(" ".join(self.words(rank, len(order), name, "sink" if dest else "source", dest or "", version, plans.OLD)))
+        return new
+
+    def judge_anew(self, new, version):
         held = []
-        for r in order:
-            file = self.file_of(dests.get(r, ""))
-            state = self.workers[r].state
-            known = contents.version_of(file, [plans.HEALED], plan["kb"]) if file else state["held"] if state and r != source else None
-            held.append(None if dests.get(r) == "null:" else known)
-            if self.workers[r].status is not None:
-                self.bad.append(("DIED", f"{self.workers[r].name} ended with status {self.workers[r].status}\n{self.workers[r].log(15)}"))
-        self.bad += judge.healed([self.workers[r].name for r in order], [self.workers[r].done for r in order], held)
+        for r, dest in new.items():
+            w, file = self.workers[r], self.file_of(dest or "")
+            known = contents.version_of(file, [version], self.plan["kb"]) if file else w.state["held"] if w.state else None
+            held.append(known if dest and dest != "null:" else None)
+            if w.status is not None:
+                self.bad.append(("DIED", f"{w.name} ended with status {w.status}\n{w.log(15)}"))
+        self.bad += judge.healed([self.workers[r].name for r in new], [self.workers[r].done for r in new], held, version)
 
     # ---- the end ----
 

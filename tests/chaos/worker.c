@@ -152,7 +152,7 @@ tell(struct round *r, enum phase phase, ist_err code)
 
 	if (code && (lies(r, "misname") || lies(r, "misname-self")))
 		misname(r, e);
-	if (code && lies(r, "nameless"))
+	if (code && (lies(r, "nameless") || (phase == RETRY && lies(r, "nameless-retry"))))
 		e->n_ranks = e->n_per_rank = 0;
 	if (code && ((phase == UPDATE && lies(r, "alone")) || (phase == SPLIT && lies(r, "alone-split"))))
 		code = IST_OK;
@@ -228,6 +228,24 @@ held_version(struct round *r)
 
 /* ---- the phases ---- */
 
+/* The same by a request, which another thread may cancel. */
+static ist_err
+form_async(struct round *r, const struct ist_group_args *a)
+{
+	struct ist_req *req;
+	ist_err e = ist_group_new_start(endpoint, a, &req, &r->err);
+
+	if (e)
+		return e;
+	harm_forming(req);
+	e = ist_req_wait(req, -1, &r->err);
+	harm_forming(NULL);
+	if (!e)
+		e = ist_req_group(req, &r->group, &r->err);
+	ist_req_free(req);
+	return e;
+}
+
 static bool
 do_create(struct round *r)
 {
@@ -238,9 +256,19 @@ do_create(struct round *r)
 	if (!strcmp(word(w, "host"), "no"))
 		a.host_meeting = IST_HOST_MEETING_NO;
 	enter(r, CREATE);
-	tell(r, CREATE, ist_group_new(endpoint, &a, &r->group, &r->err));
+	tell(r, CREATE, number(w, "async") ? form_async(r, &a) : ist_group_new(endpoint, &a, &r->group, &r->err));
 	harm_group(r->group);
 	return r->group;
+}
+
+/* Outside the child: in the parent still, until it is told to go or killed. */
+static void
+linger(void)
+{
+	struct words go;
+
+	say("{\"ev\":\"linger\"}");
+	read_line(&go);
 }
 
 /* True: go on with the child. */
@@ -260,8 +288,11 @@ do_split(struct round *r)
 		in |= ranks[a.n_ranks++] == r->rank;
 		p += *p == ',';
 	}
-	if (!in)
+	if (!in) {
+		if (number(r->w, "linger"))
+			linger();
 		return false;
+	}
 	a.ranks = ranks;
 	enter(r, SPLIT);
 	tell(r, SPLIT, ist_group_split(r->group, &a, &r->child, &r->err));
@@ -309,8 +340,9 @@ do_gather(struct round *r)
 	return e == IST_OK;
 }
 
-static void
-do_update(struct round *r)
+/* phase: UPDATE, or RETRY for the one at once after a failure. */
+static ist_err
+update_once(struct round *r, enum phase phase)
 {
 	struct ist_update_args a = { .struct_size = sizeof(a), .version = r->version };
 	struct ist_report rep = { .struct_size = sizeof(rep) };
@@ -321,13 +353,21 @@ do_update(struct round *r)
 
 	enter(r, UPDATE);
 	e = ist_sync_update(r->sync, &a, &rep, &r->err);
-	tell(r, UPDATE, e);
+	tell(r, phase, e);
 	for (uint32_t i = 0; !e && i < rep.n_lost; i++)
 		lost[i] = lies(r, "mislost") ? r->rank : rep.lost[i].rank; /* itself, which goes on */
 	list_ranks(list, sizeof(list), lost, e ? 0 : rep.n_lost);
 	ist_sync_state(r->sync, &kind, &version, &to, NULL);
-	say("{\"ev\":\"state\",\"kind\":%u,\"version\":%llu,\"to\":%llu,\"held\":%d,\"verified\":%u,\"lost\":[%s]}", kind, (unsigned long long)version,
+	say("{\"ev\":\"state\",\"of\":\"%s\",\"kind\":%u,\"version\":%llu,\"to\":%llu,\"held\":%d,\"verified\":%u,\"lost\":[%s]}", phase_names[phase], kind, (unsigned long long)version,
 		(unsigned long long)to, held_version(r), rep.verified, list);
+	return e;
+}
+
+static void
+do_update(struct round *r)
+{
+	if (update_once(r, UPDATE) != IST_OK && number(r->w, "retry"))
+		update_once(r, RETRY);
 }
 
 static void
