@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "far_device.h"
+#include "lazy_device.h"
 #include "ranks.h"
 
 #include <stdbool.h>
@@ -25,6 +26,7 @@ struct face {
 	uint32_t opened, offered;
 	char agreed[2][32];
 	struct ist_backend table;
+	bool lazy;                /* its device is tests/lazy_device.c, and not a far_device */
 	struct far_device *device;
 };
 
@@ -103,7 +105,9 @@ face_init(struct member *m, struct face *f, int32_t device)
 	wears = f;
 	CHECK_ERR(IST_OK, ist_env_new(NULL, &m->env, &m->err), &m->err);
 	CHECK_ERR(IST_OK, ist_backend_add(m->env, &f->table, &m->err), &m->err);
-	if (device >= 0) {
+	if (device >= 0 && f->lazy) {
+		CHECK_ERR(IST_OK, ist_device_add(m->env, &lazy_device, &m->err), &m->err);
+	} else if (device >= 0) {
 		f->device = far_device_new(NULL);
 		CHECK_ERR(IST_OK, ist_device_add(m->env, far_device_table(f->device), &m->err), &m->err);
 	}
@@ -186,6 +190,30 @@ versions_that_fit(void **state)
 {
 	(void)state;
 	play(2, has_a_later_version);
+}
+
+/* A backend whose versions fit where more than the first number is equal says how much is, as a setting. */
+static int
+has_another_line(struct ranks *r, uint32_t rank, void *arg)
+{
+	struct face f = { .settings = { { "version", rank == 1 ? "2.19" : "2.28", 0 } }, .n_settings = 1 };
+	struct member m;
+
+	(void)arg;
+	face_init(&m, &f, -1);
+	CHECK_ERR(IST_VERSION_MISMATCH, face_join(&m, r, "line", rank), &m.err);
+	CHECK(m.err.n_ranks == 2 && error_names(&m.err, 0) && error_names(&m.err, 1));
+	CHECK(strstr(m.err.detail, "2.19") && strstr(m.err.detail, "2.28"));
+	CHECK(f.offered == 0);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+a_setting_that_is_a_version(void **state)
+{
+	(void)state;
+	play(2, has_another_line);
 }
 
 /* ---- settings ---- */
@@ -282,6 +310,53 @@ two_ranks_on_one_device(void **state)
 	play(4, shares_a_device);
 }
 
+/* Indexes are a process's own: the same card may be 1 here and 0 there, and all may call theirs 0. */
+static int
+has_one_card_twice(struct ranks *r, uint32_t rank, void *arg)
+{
+	static const int card[] = { 5, 6, 7, 6 };
+	struct face f = { .traits = IST_TRAIT_ONE_RANK, .lazy = true };
+	struct member m;
+
+	(void)arg;
+	lazy_twin = card[rank];
+	face_init(&m, &f, (int32_t)rank);
+	CHECK_ERR(IST_DEVICE_CONFLICT, face_join(&m, r, "card", rank), &m.err);
+	CHECK(m.err.n_ranks == 2 && m.err.ranks[0] == 1 && m.err.ranks[1] == 3);
+	CHECK(f.offered == 0);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+one_device_under_two_indexes(void **state)
+{
+	(void)state;
+	play(4, has_one_card_twice);
+}
+
+static int
+calls_all_zero(struct ranks *r, uint32_t rank, void *arg)
+{
+	struct face f = { .traits = IST_TRAIT_ONE_RANK, .lazy = true };
+	struct member m;
+
+	(void)arg;
+	lazy_twin = (int)rank;
+	face_init(&m, &f, 0);
+	CHECK_ERR(IST_OK, face_join(&m, r, "zero", rank), &m.err);
+	CHECK_ERR(IST_OK, ist_barrier(m.g, 0, &m.err), &m.err);
+	member_fini(&m);
+	return 0;
+}
+
+static void
+two_devices_under_one_index(void **state)
+{
+	(void)state;
+	play(3, calls_all_zero);
+}
+
 /* Who forbids nothing takes the same layout; and members without a device have none in common. */
 static int
 minds_no_device(struct ranks *r, uint32_t rank, void *arg)
@@ -345,10 +420,13 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(versions_that_do_not_fit),
 		cmocka_unit_test(versions_that_fit),
+		cmocka_unit_test(a_setting_that_is_a_version),
 		cmocka_unit_test(settings_that_must_be_equal),
 		cmocka_unit_test(settings_of_which_the_least_holds),
 		cmocka_unit_test(settings_that_are_no_numbers),
 		cmocka_unit_test(two_ranks_on_one_device),
+		cmocka_unit_test(one_device_under_two_indexes),
+		cmocka_unit_test(two_devices_under_one_index),
 		cmocka_unit_test(one_device_where_that_is_allowed),
 		cmocka_unit_test(a_backend_for_one_group),
 	};

@@ -148,7 +148,7 @@ open_channel(struct ist__form *f, struct ist_error *err)
 }
 
 static void
-describe(const struct ist__form *f, struct ist__writer *mine)
+describe(struct ist__form *f, struct ist__writer *mine)
 {
 	ist__put_str(mine, f->admitted->plain);
 	ist__put_str(mine, f->admitted->probe.version);
@@ -159,6 +159,7 @@ describe(const struct ist__form *f, struct ist__writer *mine)
 		ist__put_str(mine, f->admitted->probe.settings[i].value);
 	}
 	ist__put_str(mine, f->admitted->probe.library);
+	ist__form_put_device(f, mine);
 }
 
 static bool
@@ -193,11 +194,13 @@ agree_setting(struct ist__form *f, const struct ist_setting *ours, struct ist__r
 		if (r == 0)
 			snprintf(first, sizeof(first), "%s", value);
 		else if (ours->rule == 0 && strcmp(first, value) != 0) {
-			ist__fail(err, IST_MISMATCH, "group_new", "setting %s of backend %s: rank 0 has \"%s\", rank %u has \"%s\"", ours->name, f->admitted->name, first, r, value);
+			ist_err code = strcmp(ours->name, "version") != 0 ? IST_MISMATCH : IST_VERSION_MISMATCH;
+
+			ist__fail(err, code, "group_new", "setting %s of backend %s: rank 0 has \"%s\", rank %u has \"%s\"", ours->name, f->admitted->name, first, r, value);
 			ist__fail_rank(err, 0);
 			ist__fail_rank(err, r);
-			ist__fail_next(err, "set %s alike on all members", ours->name);
-			return IST_MISMATCH;
+			ist__fail_next(err, code == IST_MISMATCH ? "set %s alike on all members" : "install the same %s on all members", ours->name);
+			return code;
 		} else if (ours->rule == 1 && strtoull(value, NULL, 0) < strtoull(first, NULL, 0))
 			snprintf(first, sizeof(first), "%s", value);
 	}
@@ -261,14 +264,7 @@ agree(struct ist__form *f, struct ist__reader *all, struct ist_setting *agreed, 
 			ist__log(f->ctx, 1, "backend %s: rank %u has version %s, this one %s (%s)", plain, r, version, f->admitted->probe.version, f->admitted->probe.library);
 		look_at_version(&odd, r, version);
 		f->takers_differ = f->takers_differ || ((traits ^ f->admitted->probe.traits) & IST_TRAIT_TAKERS);
-		if (traits & IST_TRAIT_ONE_RANK && f->claims[r].mem != IST_MEM_HOST)
-			for (uint32_t q = 0; q < r; q++)
-				if (f->host[q] == f->host[r] && f->claims[q].mem == f->claims[r].mem && f->claims[q].device == f->claims[r].device) {
-					ist__fail(err, IST_DEVICE_CONFLICT, "group_new", "ranks %u and %u use one device (%d), and backend %s forbids that", q, r, f->claims[r].device, plain);
-					ist__fail_rank(err, q);
-					ist__fail_rank(err, r);
-					return IST_DEVICE_CONFLICT;
-				}
+		f->one_rank = f->one_rank || traits & IST_TRAIT_ONE_RANK;
 	}
 	for (uint64_t i = 0; !e && i < f->admitted->probe.n_settings && i < IST__SETTINGS; i++) {
 		agreed[i] = f->admitted->probe.settings[i];
@@ -551,5 +547,5 @@ ist__form_compare(struct ist__form *f, struct ist__reader *all, struct ist__sett
 
 	for (uint32_t r = 0; !e && r < f->args.size; r++)
 		ist__get_bytes(&all[r], ist__get_u32(&all[r])); /* the library's path, as in fail_version */
-	return e;
+	return e ? e : ist__form_compare_devices(f, all, err);
 }

@@ -97,6 +97,7 @@ struct ist__form {
 
 	uint32_t proto;
 	uint64_t features, bucket_bytes;
+	bool one_rank;                 /* some member's backend allows no two ranks on one device */
 	bool takers_differ;            /* only some members' backends look at the takers of a broadcast */
 	struct ist_error stray;        /* UNKNOWN_GROUP */
 	pthread_mutex_t missing_lock;
@@ -204,6 +205,12 @@ ist_err ist__form_offer(struct ist__form *f, struct ist__writer *w, struct ist_e
 ist_err ist__form_give_fds(struct ist__form *f, struct ist_error *err);
 /* all: what everybody has added to w, in that order. */
 ist_err ist__form_compare(struct ist__form *f, struct ist__reader *all, struct ist__settings *out, struct ist_error *err);
+/* ---- device.c ---- */
+/* Adds what our device calls itself, where the backend minds and all know that this may come. */
+void ist__form_put_device(struct ist__form *f, struct ist__writer *w);
+ist_err ist__form_compare_devices(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
+
+/* ---- channel.c again ---- */
 /* Hands descriptors over; all: from how many there are on. */
 ist_err ist__form_pass(struct ist__form *f, struct ist__reader *all, struct ist_error *err);
 /* Connects; all: the rest. */

@@ -41,10 +41,12 @@ enum ist__feature {
 	IST__FEATURE_BOARD = 4,  /* members of one host compare operations in shared memory */
 	IST__FEATURE_TAKERS = 8, /* broadcasts that not everybody takes */
 	IST__FEATURE_SHEETS = 16, /* with a board: short byte strings that all get lie on it, and a vote ends there */
-	IST__FEATURE_LANES = 32  /* a split's connections are handed over by the parent's links; descriptors come early; vote.c */
+	IST__FEATURE_LANES = 32, /* a split's connections are handed over by the parent's links; descriptors come early; vote.c */
+	IST__FEATURE_UUID = 64   /* members tell what their devices call themselves, where no two may be on one */
 };
 #define IST__FEATURES \
-	(IST__FEATURE_DECIDE | IST__FEATURE_FDS | IST__FEATURE_BOARD | IST__FEATURE_TAKERS | IST__FEATURE_SHEETS | IST__FEATURE_LANES)
+	(IST__FEATURE_DECIDE | IST__FEATURE_FDS | IST__FEATURE_BOARD | IST__FEATURE_TAKERS | IST__FEATURE_SHEETS | IST__FEATURE_LANES | \
+	IST__FEATURE_UUID)
 
 /* Who we are on a connection. */
 struct ist__self {
