@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * check_test.c - the conformance suite against backends whose faults are known: exactly the checks named must fail, and
- * none on a good one. Usage: check_test PLUGIN.so [CHECK,CHECK...]
+ * none on a good one. Usage: check_test PLUGIN.so [CHECK,CHECK...]. Built with CHECK_BACKEND and CHECK_DEVICE it takes that
+ * built-in backend with that double of a device, and the first argument is only its name.
  */
 #include "conformance.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef CHECK_BACKEND
+#include "lazy_device.h"
+const struct ist_backend *CHECK_BACKEND(void);
+#endif
 
 static struct conformance_report report;
 
@@ -46,12 +52,19 @@ int
 main(int argc, char **argv)
 {
 	const char *want = argc > 2 ? argv[2] : "";
+	struct conformance_args args = { .guard_s = 45, .tell = tell };
 	int wrong = 0;
 
 	if (argc < 2)
 		return 2;
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	conformance_run_args(&(struct conformance_args){ .path = argv[1], .guard_s = 45, .tell = tell }, &report);
+	args.path = argv[1];
+#ifdef CHECK_BACKEND
+	args.backend = CHECK_BACKEND();
+	args.device = &CHECK_DEVICE;
+	args.only = getenv("CHECK_ONLY");
+#endif
+	conformance_run_args(&args, &report);
 	for (uint32_t i = 0; i < report.n; i++) {
 		const struct conformance_check *c = &report.checks[i];
 		int fails = c->result == CONFORMANCE_FAILED;

@@ -41,7 +41,8 @@ int conformance_run_device(const char *path, const struct ist_device *table, str
 struct conformance_args {
 	const char *path;
 	const struct ist_backend *backend;
-	const struct ist_device *device;  /* neither: whichever the file exports */
+	const struct ist_device *device;  /* neither: whichever the file exports; both: the backend is checked, and gets this one. A
+	                                   * backend that takes no host memory needs it, a double whose memory is the host's */
 	const char *only;                 /* names, comma separated; NULL: all */
 	const char *options;              /* for open: what the backend needs to run here; NULL: "" */
 	uint32_t guard_s;                 /* most that one check may take; 0: each its own, a minute or two */

@@ -200,8 +200,37 @@ host_log(void *ctx, int32_t level, const char *msg)
 static const struct ist_device *
 host_device(void *ctx, uint32_t mem)
 {
-	(void)ctx, (void)mem;
-	return NULL;
+	const struct cf *t = ctx;
+
+	return t->b && t->d && mem < 64 && (t->d->mem >> mem & 1) ? t->d : NULL;
+}
+
+struct cf_kept {
+	struct cf_kept *next;
+	const void *key;
+	_Alignas(64) char room[];
+};
+
+/* Until the process of the check ends, as it would be until the env does. */
+static void *
+host_keep(void *ctx, const void *key, uint64_t bytes, void (*init)(void *p))
+{
+	struct cf *t = ctx;
+	struct cf_kept *k;
+
+	pthread_mutex_lock(&t->lock);
+	for (k = t->kept; k && k->key != key; k = k->next)
+		;
+	if (!k && (k = aligned_alloc(64, (sizeof(*k) + bytes + 63) & ~UINT64_C(63))) != NULL) {
+		memset(k, 0, (sizeof(*k) + bytes + 63) & ~UINT64_C(63));
+		k->next = t->kept;
+		k->key = key;
+		if (init)
+			init(k->room);
+		t->kept = k;
+	}
+	pthread_mutex_unlock(&t->lock);
+	return k ? k->room : NULL;
 }
 
 struct job {
@@ -267,7 +296,19 @@ cf_init(struct cf *t, const struct ist_backend *b, const struct ist_device *d, c
 		.free = host_free,
 		.device = host_device,
 		.thread = host_thread,
+		.keep = host_keep,
 	};
+	pthread_mutex_init(&t->lock, NULL);
+}
+
+uint32_t
+cf_mem(const struct cf *t)
+{
+	uint32_t kind = IST_MEM_HOST;
+
+	while (kind < 63 && t->shared->mem && !(t->shared->mem >> kind & 1))
+		kind++;
+	return kind;
 }
 
 /* ---- operations ---- */
@@ -321,6 +362,10 @@ cf_try_start(struct cf_rank *r, const struct ist_op *ops, uint64_t n, struct ist
 	for (uint64_t i = 0; i < n; i++) {
 		copies[i] = ops[i];
 		list[i] = &copies[i];
+		if (cf_mem(r->t) == IST_MEM_HOST)
+			continue;
+		copies[i].src.mem = copies[i].dst.mem = (uint16_t)cf_mem(r->t);
+		copies[i].src.device = copies[i].dst.device = (int32_t)r->rank;
 	}
 	cf_status(st);
 	e = r->t->b->start(r->chan, list, n, out, st);

@@ -8,6 +8,7 @@
 
 #include <isthmus/backend.h>
 #include <isthmus/device.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -38,7 +39,13 @@ struct cf {
 	struct ist_host host;
 	_Atomic int64_t blocks, bytes, threads; /* lent to the plug-in now */
 	_Atomic uint64_t allocs;
+	pthread_mutex_t lock;                   /* kept */
+	struct cf_kept *kept;
 };
+
+/* Where buffers lie: the host's memory where the plug-in takes it; else it is memory of d's, which the suite reads and
+ * writes as its own. */
+uint32_t cf_mem(const struct cf *t);
 
 void cf_fail(struct cf *t, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
 void cf_skip(struct cf *t, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
