@@ -36,7 +36,8 @@ FAULTS = {
     "FULL": "own",        # the destination, or /dev/shm, is full
     "SPILL": "own",       # the same, and a moment later another is killed
 }
-SELF = {"KILL": "kill", "PAIR": "kill", "TWICE": "kill", "HEADS": "kill", "LATE": "stop", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort", "ALLOC": "alloc", "STORM": "storm", "CLOCK": "clock"}
+SELF = {"KILL": "kill", "PAIR": "kill", "TWICE": "kill", "HEADS": "kill", "LATE": "stop", "EXIT": "exit", "STOP": "stop", "BLINK": "stop", "ABORT": "abort",
+        "ALLOC": "alloc", "STORM": "storm", "CLOCK": "clock"}
 CABLE = {"CUT", "HALF", "RESET", "LOSS", "RATE"}
 LIMITS = {"SPACE", "FILES"}
 EXTRA = ("nth", "row", "room", "chance", "mbit", "way", "leave", "back", "all", "for_s", "second", "gap_s", "wake_s", "same", "witness", "retry")
@@ -112,6 +113,7 @@ def strength_of(rng, plan):
     elif fault == "LATE":
         plan["store"] = True # one that sleeps would keep the port
         plan["wake_s"], plan["same"] = rng.choice([0.0, rng.uniform(0, 0.03)]), rng.random() < 0.5
+        plan["same"] = plan["same"] and plan["phase"] != "create" # who wakes while it forms still claims the name: CONFLICT is right
     elif fault == "HEADS":
         plan["store"], plan["back"] = True, rng.random() < 0.5
         plan["victim"] = plan["split"][0] if plan["split"] and plan["phase"] != "create" else 0
