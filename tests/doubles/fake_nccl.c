@@ -17,6 +17,7 @@
  *   FAKE_NCCL_POLLS     how often a call says InProgress before it is done, 3
  *   FAKE_NCCL_TELLS     1: a peer whose process has died is a remote error; else, as over NVLink, nothing happens
  *   FAKE_NCCL_ABORT     "hangs": Abort never returns; "stuck": it returns, and what is on streams stays there
+ *   FAKE_NCCL_STOP      bytes of a message after which this process goes no further with it, until an abort
  *   FAKE_NCCL_FINALIZE  "waits": Finalize is in progress until all ranks have called it
  *   FAKE_NCCL_FAIL      CALL=RESULT, such as init=3: that call (id, init, group, ready, poll) answers so
  * Messages that don't fit each other wait for ever, as they may in the real one.
@@ -314,14 +315,15 @@ begin_in(struct ring *r, struct flow *f)
 }
 
 static bool
-flow_step(struct comm *c, struct flow *f)
+flow_step(struct comm *c, struct flow *f, size_t stop)
 {
 	struct ring *r = f->out ? &c->room->ring[c->rank][f->peer] : &c->room->ring[f->peer][c->rank];
 	size_t n;
 
 	if (!f->begun && !(f->out ? begin_out(r, f) : begin_in(r, f)))
 		return false;
-	n = f->out ? put_some(r, f->at, f->left) : get_some(r, f->at, f->left);
+	n = stop && f->whole > stop ? f->left - (f->whole - stop) : f->left;
+	n = f->out ? put_some(r, f->at, n) : get_some(r, f->at, n);
 	f->at += n;
 	f->left -= n;
 	f->over = f->left == 0;
@@ -343,6 +345,7 @@ give_way(struct comm *c, uint32_t *idle)
 static bool
 run_flows(struct comm *c, struct flow *flows, size_t n)
 {
+	size_t stop = (size_t)number("FAKE_NCCL_STOP", 0);
 	uint32_t idle = 0;
 
 	for (size_t left = n; left > 0;) {
@@ -355,7 +358,7 @@ run_flows(struct comm *c, struct flow *flows, size_t n)
 
 			if (f->over || seen[f->out] & bit)
 				continue;
-			moved = flow_step(c, f) || moved;
+			moved = flow_step(c, f, stop) || moved;
 			left -= f->over;
 			if (!f->over)
 				seen[f->out] |= bit;
