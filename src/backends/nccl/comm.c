@@ -297,6 +297,7 @@ config_of(struct nccl_comm_state *c)
 	return g;
 }
 
+/* Each of these may take seconds; who closed meanwhile may have taken the devices along. */
 static bool
 make_memory(struct nccl_comm_state *c)
 {
@@ -304,12 +305,14 @@ make_memory(struct nccl_comm_state *c)
 	const struct ist_device *d = c->device;
 	void *scratch = NULL;
 
-	if (!good_device(c, "a stream", d->stream_new(d->self, c->index, &c->stream, &why), &why) ||
-	    !good_device(c, "memory", d->alloc(d->self, c->index, IST_MEM_CUDA, 0, 4096, &scratch, &why), &why))
+	if (!good_device(c, "a stream", d->stream_new(d->self, c->index, &c->stream, &why), &why))
 		return false;
-	c->scratch = scratch;
-	if (!pin_more(c, &why))
+	if (!unwanted(c) && good_device(c, "memory", d->alloc(d->self, c->index, IST_MEM_CUDA, 0, 4096, &scratch, &why), &why))
+		c->scratch = scratch;
+	if (c->scratch && !unwanted(c) && !pin_more(c, &why))
 		fail(c, IST_NO_MEMORY, why.sys, "pinned memory for device %d: %.150s", c->index, why.text);
+	if (unwanted(c))
+		fail(c, IST_ABORTED, 0, "the communicator: given up");
 	return !c->failed;
 }
 
