@@ -7,11 +7,15 @@
 #include "value.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define TIMEOUT_DEFAULT_S 300
+#define STACK_BYTES (UINT64_C(1) << 20)
 
 /* Words of the contract that have no code yet: they are known, so that the message can be right. */
 static const char *const unbuilt[] = { "join", "serve", "update" };
@@ -124,6 +128,53 @@ hold_standard(void)
 		close(fd);
 }
 
+struct call {
+	struct cli *cli;
+	int argc, status;
+	char **argv;
+	sigset_t signals;
+};
+
+static void *
+call_here(void *arg)
+{
+	struct call *call = arg;
+
+	pthread_sigmask(SIG_SETMASK, &call->signals, NULL);
+	call->status = dispatch(call->cli, call->argc, call->argv);
+	return NULL;
+}
+
+/* A limit of the stack that was made for something else (ulimit -s) is too little for what is done here, and by the threads
+ * that take their size from it. Signals are for the thread that does the work. */
+static int
+dispatch_with_room(struct cli *cli, int argc, char **argv)
+{
+	struct call call = { .cli = cli, .argc = argc, .argv = argv };
+	struct rlimit limit;
+	pthread_attr_t attr;
+	pthread_t thread;
+	sigset_t all;
+	int sys;
+
+	if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= STACK_BYTES)
+		return dispatch(cli, argc, argv);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &call.signals);
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, STACK_BYTES);
+	pthread_setattr_default_np(&attr);
+	sys = pthread_create(&thread, &attr, call_here, &call);
+	pthread_attr_destroy(&attr);
+	if (sys) {
+		pthread_sigmask(SIG_SETMASK, &call.signals, NULL);
+		return cli_fail_sys(cli, IST_LIMIT, sys, "start", "the stack's limit is %llu bytes (ulimit -s), and a thread with more can't be had",
+			(unsigned long long)limit.rlim_cur);
+	}
+	pthread_join(thread, NULL);
+	return call.status;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -131,7 +182,7 @@ main(int argc, char **argv)
 	int status;
 
 	hold_standard();
-	status = dispatch(&cli, argc, argv);
+	status = dispatch_with_room(&cli, argc, argv);
 	progress_end();
 	free(cli.o.args);
 	return status;
