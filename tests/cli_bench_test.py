@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TOOL = os.path.abspath(sys.argv.pop(1))
@@ -25,8 +26,25 @@ echo '{"peer": "x", "what": "split", "bytes": 0, "why": "it has none"}'
 """
 
 
+def clean():
+    return {k: v for k, v in os.environ.items() if not k.startswith(("ISTHMUS_", "SLURM_", "OMPI_", "PMI_", "RANK", "WORLD", "MASTER_"))}
+
+
+def wait_for_pages(process, name, kib):
+    """Until that process has the file mapped, and so much of it is there."""
+    end = time.monotonic() + GUARD_S
+    while True:
+        with open(f"/proc/{process.pid}/smaps", encoding="utf-8") as f:
+            for line in f:
+                if line.rstrip().endswith(name):
+                    if next(f).startswith("Size") and int(next(r for r in f if r.startswith("Rss:")).split()[1]) >= kib:
+                        return
+        if time.monotonic() > end or process.poll() is not None:
+            raise AssertionError(f"{name} was never mapped: {process.communicate(timeout=GUARD_S)}")
+
+
 def bench(*args, **variables):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("ISTHMUS_", "SLURM_", "OMPI_", "PMI_", "RANK", "WORLD", "MASTER_"))}
+    env = clean()
     env.update(variables)
     return subprocess.run([TOOL, "bench", *args, "--json"], env=env, capture_output=True, text=True, timeout=GUARD_S)
 
@@ -95,6 +113,21 @@ class Bench(unittest.TestCase):
         self.assertEqual(rows["load"]["bytes"], 3000000)
         best = max(rows[n]["bytes"] / rows[n]["seconds"]["min"] / 1e9 for n in ("read", "map"))
         self.assertAlmostEqual(rows["load"]["limit_gbps"], best, places=6)
+
+    def test_file_that_shrinks(self):
+        """While it is read as while it lies in a mapping: an error that names it, and no signal."""
+        for mapped in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                subprocess.run([TOOL, "make-checkpoint", folder + "/model", "--tensors", "3", "--bytes", "8000000", "-q"], check=True, timeout=GUARD_S)
+                name, = (n for n in os.listdir(folder + "/model") if n.endswith(".safetensors"))
+                with subprocess.Popen([TOOL, "bench", "load", "--checkpoint", folder + "/model", "--repeat", "400" if mapped else "100000", "--json"],
+                                      env=clean(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+                    wait_for_pages(p, name, 1 if mapped else 0)
+                    os.truncate(f"{folder}/model/{name}", 5000)
+                    out, err = p.communicate(timeout=GUARD_S)
+                self.assertEqual(p.returncode, 1, err)
+                self.assertIn("IO", out + err)
+                self.assertIn(f"{name} has become shorter", out + err)
 
 
 class Peers(unittest.TestCase):

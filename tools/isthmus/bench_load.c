@@ -10,6 +10,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <isthmus/sync.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,6 +22,7 @@
 #define SMALL (UINT64_C(256) << 10) /* stays in the nearest caches */
 
 struct file {
+	char *name;
 	int fd;
 	uint64_t bytes;
 	uint8_t *map;
@@ -33,6 +36,22 @@ struct load {
 	size_t n;
 	uint64_t bytes;        /* of all of them */
 };
+
+/* Where a page of a mapping is gone, the kernel sends SIGBUS to whoever reads it: to this thread. */
+static sigjmp_buf page_gone;
+
+static void
+on_bus(int sig)
+{
+	(void)sig;
+	siglongjmp(page_gone, 1);
+}
+
+static int
+fail_shrunk(const struct bench *b, const struct file *f)
+{
+	return cli_fail_code(b->cli, IST_IO, "bench", "%s has become shorter than the %llu bytes that it had", f->name, (unsigned long long)f->bytes);
+}
 
 static int
 tensors_once(struct bench *b, void *arg)
@@ -59,16 +78,17 @@ tensors_once(struct bench *b, void *arg)
 static int
 add_file(struct bench *b, struct load *l, int dir, const char *name)
 {
-	struct file f = { .fd = openat(dir, name, O_RDONLY | O_CLOEXEC) }, *more = realloc(l->files, (l->n + 1) * sizeof(*more));
+	struct file f = { .name = strdup(name), .fd = openat(dir, name, O_RDONLY | O_CLOEXEC) }, *more = realloc(l->files, (l->n + 1) * sizeof(*more));
 	struct stat st;
 
 	if (more)
 		l->files = more;
-	if (f.fd < 0 || !more || fstat(f.fd, &st)) {
+	if (f.fd < 0 || !f.name || !more || fstat(f.fd, &st)) {
 		int sys = errno;
 
 		if (f.fd >= 0)
 			close(f.fd);
+		free(f.name);
 		return cli_fail_sys(b->cli, IST_IO, sys, "bench", "%s", name);
 	}
 	f.bytes = (uint64_t)st.st_size;
@@ -104,6 +124,7 @@ close_files(struct load *l)
 		if (l->files[i].map != MAP_FAILED)
 			munmap(l->files[i].map, l->files[i].bytes);
 		close(l->files[i].fd);
+		free(l->files[i].name);
 	}
 	free(l->files);
 }
@@ -120,9 +141,26 @@ read_once(struct bench *b, void *arg)
 		for (uint64_t at = 0; status == EXIT_DONE && n > 0 && at < l->files[i].bytes; at += (uint64_t)n) {
 			n = pread(l->files[i].fd, l->room, PIECE, (off_t)at);
 			if (n < 0)
-				return cli_fail_sys(b->cli, IST_IO, errno, "bench", "read");
+				return cli_fail_sys(b->cli, IST_IO, errno, "bench", "%s", l->files[i].name);
+			if (n == 0)
+				return fail_shrunk(b, &l->files[i]);
 			status = bench_goes_on(b);
 		}
+	}
+	return status;
+}
+
+static int
+copy_file(struct bench *b, struct load *l, const struct file *f)
+{
+	int status = EXIT_DONE;
+
+	if (sigsetjmp(page_gone, 1))
+		return fail_shrunk(b, f);
+	for (uint64_t at = 0; status == EXIT_DONE && at < f->bytes; at += SMALL) {
+		memcpy(l->room, f->map + at, f->bytes - at < SMALL ? f->bytes - at : SMALL);
+		if (at % PIECE == 0)
+			status = bench_goes_on(b);
 	}
 	return status;
 }
@@ -131,15 +169,15 @@ read_once(struct bench *b, void *arg)
 static int
 map_once(struct bench *b, void *arg)
 {
+	struct sigaction ours = { .sa_handler = on_bus }, before;
 	struct load *l = arg;
 	int status = EXIT_DONE;
 
-	for (size_t i = 0; i < l->n; i++)
-		for (uint64_t at = 0; status == EXIT_DONE && l->files[i].map != MAP_FAILED && at < l->files[i].bytes; at += SMALL) {
-			memcpy(l->room, l->files[i].map + at, l->files[i].bytes - at < SMALL ? l->files[i].bytes - at : SMALL);
-			if (at % PIECE == 0)
-				status = bench_goes_on(b);
-		}
+	sigaction(SIGBUS, &ours, &before);
+	for (size_t i = 0; status == EXIT_DONE && i < l->n; i++)
+		if (l->files[i].map != MAP_FAILED)
+			status = copy_file(b, l, &l->files[i]);
+	sigaction(SIGBUS, &before, NULL);
 	return status;
 }
 
