@@ -64,6 +64,16 @@ class Launchers(Case):
     def test_rank_not_below_count(self):
         self.usage(call("pull", "null:", *NOWHERE, RANK="5", WORLD_SIZE="2"), "RANK", "WORLD_SIZE")
 
+    def test_more_than_a_group_has(self):
+        """Told before anything is opened or anybody waited for, whoever says it."""
+        for args, env, word in ((("--world", "4097", "--rank", "1"), {}, "--world"), (("--world", "70000", "--rank", "1"), {}, "--world"),
+                                ((), {"RANK": "5000", "WORLD_SIZE": "6000"}, "WORLD_SIZE"), (("--rank", "1"), {"ISTHMUS_WORLD": "4097"}, "ISTHMUS_WORLD")):
+            done = call("pull", "null:", *NOWHERE, *args, **env)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            for said in ("LIMIT", f"{word} says", "at most 4096"):
+                self.assertIn(said, done.stderr)
+        self.assertIn("missing of 4096", call("pull", "null:", *NOWHERE, "--world", "4096", "--rank", "4095").stderr)
+
     def test_value_that_does_not_parse(self):
         for bad in ("", "x", "1x", "-1", "0x1", " 1", "99999999999999999999"):
             self.usage(call("pull", "null:", *NOWHERE, RANK=bad, WORLD_SIZE="2"), "RANK")

@@ -63,7 +63,7 @@ launch_read(launch_getenv *get, struct launch *out, char text[512])
 			return false;
 		}
 		*out = (struct launch){ .found = true, .rank_from = sets[i].rank, .size_from = sets[i].size };
-		if (!number(sets[i].rank, rank, 65535, &out->rank, text) || !number(sets[i].size, size, 65536, &out->size, text))
+		if (!number(sets[i].rank, rank, UINT32_MAX, &out->rank, text) || !number(sets[i].size, size, UINT32_MAX, &out->size, text))
 			return false;
 		if (out->rank >= out->size) {
 			snprintf(text, 512, "%s is %s and %s is %s: the rank must be below the count", sets[i].rank, rank, sets[i].size, size);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MEMBERS_MAX = 4096 };
+
 static const char *
 environment(const char *name)
 {
@@ -24,8 +26,8 @@ plan_rank(struct session *s, struct cli *cli)
 	bool rank_given = option_given(o, OPT_RANK), world_given = option_given(o, OPT_WORLD);
 	bool offset_given = option_given(o, OPT_RANK_OFFSET);
 	struct launch launch = { .found = false };
-	char text[512];
-	uint64_t rank;
+	char text[512], name[64];
+	uint64_t rank, world;
 
 	if (rank_given && offset_given && o->v[OPT_RANK].from == o->v[OPT_RANK_OFFSET].from)
 		return cli_usage(cli, "--rank says the rank itself, --rank-offset adds to the launcher's: give one of them");
@@ -38,9 +40,13 @@ plan_rank(struct session *s, struct cli *cli)
 	if (!world_given && !launch.found)
 		return cli_usage(cli, "no world: give --world, the number of members of the whole group");
 	rank = rank_given ? option_number(o, OPT_RANK, 0) : launch.rank + option_number(o, OPT_RANK_OFFSET, 0);
-	s->world = (uint32_t)option_number(o, OPT_WORLD, launch.size);
-	if (rank >= s->world)
-		return cli_usage(cli, "rank %llu is not below --world %u", (unsigned long long)rank, s->world);
+	world = option_number(o, OPT_WORLD, launch.size);
+	if (world > MEMBERS_MAX)
+		return cli_fail_code(cli, IST_LIMIT, "group_new", "%s says a world of %llu; a group has at most %d members",
+			world_given ? option_shown(o, OPT_WORLD, name) : launch.size_from, (unsigned long long)world, MEMBERS_MAX);
+	if (rank >= world)
+		return cli_usage(cli, "rank %llu is not below --world %llu", (unsigned long long)rank, (unsigned long long)world);
+	s->world = (uint32_t)world;
 	s->rank = (uint32_t)rank;
 	snprintf(cli->who, sizeof(cli->who), "rank %u", s->rank);
 	if (launch.found)
