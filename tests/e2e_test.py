@@ -340,6 +340,16 @@ class Surroundings(Case):
         for n in (0, 65536):
             self.good(self.with_secret(limit(resource.RLIMIT_MEMLOCK, n)))
 
+    def test_small_stack(self):
+        """ulimit -s is made for what a shell starts, and threads inherit it."""
+        for kib in (32, 64):
+            for transport in ("auto", "tcp"):
+                pair = self.pair(f"{self.model} -q --transport {transport}", f"{self.path('to')} --transport {transport}")
+                bench = f"{TOOL} bench objects --ranks 2 --size 64KiB --repeat 1 -q"
+                done = subprocess.run(["sh", "-c", f"ulimit -s {kib}; {bench} && {pair}"], capture_output=True, text=True, env=CLEAN_ENV, timeout=GUARD_S)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.same(self.model, self.path("to"))
+
     def with_secret(self, limit):
         with open(os.open(self.path("secret"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as f:
             f.write(b"0123456789abcdef")
@@ -419,6 +429,21 @@ class Surroundings(Case):
             self.assertIn(done[1].error["detail"], done[0].error["detail"])
         self.assertEqual(os.listdir(self.path("home")), ["precious"])
         self.assertFalse([n for n in os.listdir(self.folder.name) if n.startswith(".")])
+
+    def test_destination_that_takes_nothing(self):
+        """Told at once, to who came alone too, and not when all have met and the first bytes come."""
+        os.mkdir(self.path("fixed"))
+        with open(self.path("file"), "w", encoding="ascii") as f:
+            f.write("x")
+        pull = f"exec {TOOL} pull {{}} --at dir:{self.folder.name} --world 2 --rank 1 --timeout {GUARD_S} --json"
+        done = self.mounted(self.path("fixed"), "ro", pull.format(self.path("fixed/to")))
+        self.assertIn('"DENIED"', done.stderr + done.stdout)
+        self.assertIn("EROFS", done.stderr + done.stdout)
+        for to, code in (("/proc/to", "IO"), (self.path("file/to"), "IO"), (self.path("file"), "CONFLICT")):
+            done = subprocess.run(["sh", "-c", pull.format(to)], capture_output=True, text=True, env=CLEAN_ENV, timeout=GUARD_S)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(f'"{code}"', done.stderr + done.stdout)
+            self.assertIn(to, done.stderr + done.stdout)
 
     def test_destination_is_the_source(self):
         before = self.digest(self.model)

@@ -22,7 +22,7 @@
 static ist_err
 fail_sys(int sys, const struct ist__place *p, const char *what, struct ist_error *err)
 {
-	return ist__fail_sys(err, IST_IO, sys, OP, "%s: %s", p->path, what);
+	return ist__fail_sys(err, sys == EROFS ? IST_DENIED : IST_IO, sys, OP, "%s: %s", p->path, what);
 }
 
 /* ---- where ---- */

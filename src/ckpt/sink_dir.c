@@ -298,6 +298,16 @@ static const struct ist__sink_kind dir_kind = {
 	.free = free_it,
 };
 
+/* That nothing can be made there is told now, before others have met and wait for it. */
+static ist_err
+try_place(struct dir *s, struct ist_error *err)
+{
+	ist_err e = ist__place_make_folder(&s->place, err);
+
+	ist__place_drop(&s->place);
+	return e;
+}
+
 ist_err
 ist__sink_dir_open(struct ist_env *env, const char *path, uint32_t flags, struct ist_sink **out, struct ist_error *err)
 {
@@ -314,6 +324,8 @@ ist__sink_dir_open(struct ist_env *env, const char *path, uint32_t flags, struct
 		ist__place_sweep(&s->place);
 		e = check_place(s, err);
 	}
+	if (!e)
+		e = try_place(s, err);
 	if (e) {
 		free_it(s);
 		return e;
