@@ -366,27 +366,18 @@ join_body(struct ist__form *f, struct ist__writer *w)
 static bool
 join_by_parent(struct ist__form *f, const struct ist__card *root)
 {
-	struct ist__conn *conn = NULL;
-	struct ist__post *post;
 	struct ist__writer w;
 
 	if (!f->parent || f->by_parent)
 		return false;
 	f->by_parent = true; /* once: should it end, dialling tells why */
-	post = ist__inbox_reserve(&f->inbox, IST__TAG(IST__TAG_STAR, 0)); /* before we join: who leaves again is taken for dead */
 	ist__writer_init(&w, f->ctx);
-	if (post && !join_body(f, &w))
-		conn = ist__form_lane(f, 0, IST__JOIN, w.at, w.bytes);
+	if (!join_body(f, &w))
+		f->star[0].post = ist__form_lane(f, 0, IST__TAG(IST__TAG_STAR, 0), IST__JOIN, w.at, w.bytes);
 	ist__writer_fini(&w);
 	memcpy(f->dialled, root->id, sizeof(f->dialled));
-	if (!conn) {
-		ist__inbox_unreserve(&f->inbox, post);
-		return false;
-	}
-	f->star[0].post = post;
-	f->star[0].ready = true;
-	ist__inbox_fill(post, conn);
-	return true;
+	f->star[0].ready = f->star[0].post != NULL;
+	return f->star[0].ready;
 }
 
 /* Dials rank 0 and claims our rank there. What time may heal is kept in rdv.last. */

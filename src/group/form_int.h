@@ -179,7 +179,7 @@ struct ist__spoke *ist__form_near(struct ist__form *f, uint32_t rank);
 /* ---- lane.c ---- */
 /* In a split: a ready connection to that rank of the new group, whose other end goes to it by the parent's link together with
  * what would be said first. NULL: there is no such link, or nothing to make it of; then it is dialled. */
-struct ist__conn *ist__form_lane(struct ist__form *f, uint32_t rank, uint16_t type, const void *body, uint64_t bytes);
+struct ist__post *ist__form_lane(struct ist__form *f, uint32_t rank, uint64_t tag, uint16_t type, const void *body, uint64_t bytes);
 
 /* ---- wire_up.c ---- */
 /* First member of the room that rank will be in, should all of its host stand together. */

@@ -17,13 +17,18 @@
 
 enum { HEAD = 1 + 2 + 4 + 8 };
 
+/* The other end, with what is said first on it. fd is taken over. */
 static struct ist__frame *
-lane_frame(struct ist__form *f, uint16_t type, const void *body, uint64_t bytes)
+their_end(struct ist__form *f, int fd, uint16_t type, const void *body, uint64_t bytes)
 {
 	struct ist__frame *x = ist__frame_new(f->inbox.loop, IST__LANE, NULL, HEAD + bytes);
 
-	if (!x)
+	if (!x) {
+		close(fd);
 		return NULL;
+	}
+	x->fds[0] = fd;
+	x->n_fds = 1;
 	x->flags = IST__FRAME_HAS_FDS;
 	x->generation = f->parent->generation;
 	x->from = f->parent->rank;
@@ -47,39 +52,70 @@ link_to(struct ist__group *parent, uint32_t rank)
 	return conn && ist__conn_is_unix(conn) && ist__conn_is_ready(conn) ? conn : NULL;
 }
 
-struct ist__conn *
-ist__form_lane(struct ist__form *f, uint32_t rank, uint16_t type, const void *body, uint64_t bytes)
+/* What was agreed with that member of the parent. False: no link leads there. */
+static bool
+agreed_with(struct ist__group *parent, uint32_t rank, struct ist__agreed *out)
 {
-	struct ist__group *parent = f->parent;
-	struct ist__conn *conn = NULL, *link;
-	struct ist__frame *x;
-	bool sent = false;
-	int fds[2];
+	struct ist__conn *link;
 
-	if (!parent || !(parent->features & IST__FEATURE_LANES) || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds))
-		return NULL;
-	x = lane_frame(f, type, body, bytes);
-	if (!x) {
-		close(fds[0]);
-		close(fds[1]);
+	pthread_mutex_lock(&parent->lock);
+	link = link_to(parent, rank);
+	if (link)
+		*out = *ist__conn_agreed(link);
+	pthread_mutex_unlock(&parent->lock);
+	return link != NULL;
+}
+
+/* Our end, whole and watched before the other one is given away: what fails here nobody else has heard of, and it is dialled
+ * instead. Were it given away first, the other side would see it end, and take us for lost. */
+static struct ist__post *
+our_end(struct ist__form *f, int fd, const struct ist__agreed *agreed, uint64_t tag)
+{
+	struct ist__conn *conn = ist__conn_handed(f->inbox.loop, fd, &f->self, agreed);
+	struct ist__post *post = conn ? ist__inbox_add(&f->inbox, conn, tag) : NULL;
+
+	if (post && ist__conn_is_over(conn)) {
+		ist__inbox_drop(&f->inbox, post, false);
 		return NULL;
 	}
-	x->fds[0] = fds[1];
-	x->n_fds = 1;
-	pthread_mutex_lock(&parent->lock);
-	link = link_to(parent, f->parent_ranks[rank]);
-	if (link)
-		conn = ist__conn_handed(f->inbox.loop, fds[0], &f->self, ist__conn_agreed(link));
-	if (conn)
-		sent = ist__conn_send(link, x);
-	pthread_mutex_unlock(&parent->lock);
-	if (!conn)
-		ist__frame_free(f->inbox.loop, x);
+	return post;
+}
+
+/* The frame is taken over. */
+static bool
+give_away(struct ist__form *f, uint32_t rank, struct ist__frame *x)
+{
+	struct ist__conn *link;
+	bool sent;
+
+	pthread_mutex_lock(&f->parent->lock);
+	link = link_to(f->parent, rank);
+	sent = link && ist__conn_send(link, x);
+	pthread_mutex_unlock(&f->parent->lock);
 	if (!link)
-		close(fds[0]);
-	if (sent)
-		return conn;
-	ist__conn_close(conn, false);
+		ist__frame_free(f->inbox.loop, x);
+	return sent;
+}
+
+struct ist__post *
+ist__form_lane(struct ist__form *f, uint32_t rank, uint64_t tag, uint16_t type, const void *body, uint64_t bytes)
+{
+	struct ist__agreed agreed;
+	struct ist__frame *x;
+	struct ist__post *post;
+	int fds[2];
+
+	if (!f->parent || !(f->parent->features & IST__FEATURE_LANES) || !agreed_with(f->parent, f->parent_ranks[rank], &agreed) ||
+	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds))
+		return NULL;
+	x = their_end(f, fds[1], type, body, bytes);
+	post = our_end(f, fds[0], &agreed, tag);
+	if (x && post && give_away(f, f->parent_ranks[rank], x))
+		return post;
+	if (!post)
+		ist__frame_free(f->inbox.loop, x);
+	else
+		ist__inbox_drop(&f->inbox, post, false);
 	return NULL;
 }
 

@@ -27,18 +27,13 @@ add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16
 	return IST_OK;
 }
 
-/* By the parent's link, if there is one. *e: how it went, when true. */
+/* By the parent's link, if there is one. */
 static bool
-lane(struct ist__form *f, struct ist__spoke *s, uint32_t to, uint64_t tag, uint16_t type, ist_err *e, struct ist_error *err)
+lane(struct ist__form *f, struct ist__spoke *s, uint32_t to, uint64_t tag, uint16_t type)
 {
-	struct ist__conn *conn = ist__form_lane(f, to, type, NULL, 0);
-
-	if (!conn)
-		return false;
-	s->post = ist__inbox_add(&f->inbox, conn, tag);
+	s->post = ist__form_lane(f, to, tag, type, NULL, 0);
 	s->ready = s->lane = s->post != NULL;
-	*e = s->ready ? IST_OK : ist__fail_memory(err, "group_new");
-	return true;
+	return s->lane;
 }
 
 static ist_err
@@ -119,9 +114,7 @@ ist__form_room(const struct ist__form *f, uint32_t r)
 static ist_err
 join_link(struct ist__form *f, uint32_t to, struct ist_error *err)
 {
-	ist_err e;
-
-	return lane(f, &f->links[to], to, IST__TAG(IST__TAG_LINK, to), IST__LINK, &e, err) ? e : dial_link(f, to, err);
+	return lane(f, &f->links[to], to, IST__TAG(IST__TAG_LINK, to), IST__LINK) ? IST_OK : dial_link(f, to, err);
 }
 
 /* Nobody there: then the member stands alone. */
@@ -139,9 +132,7 @@ dial_local(struct ist__form *f, uint32_t first, struct ist_error *err)
 static ist_err
 join_local(struct ist__form *f, uint32_t first, struct ist_error *err)
 {
-	ist_err e;
-
-	return lane(f, &f->local[first], first, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK, &e, err) ? e : dial_local(f, first, err);
+	return lane(f, &f->local[first], first, IST__TAG(IST__TAG_LOCAL, first), IST__HOSTLINK) ? IST_OK : dial_local(f, first, err);
 }
 
 ist_err

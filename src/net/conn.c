@@ -473,6 +473,17 @@ ist__conn_has_starved(struct ist__conn *c)
 	return has;
 }
 
+bool
+ist__conn_is_over(struct ist__conn *c)
+{
+	bool is;
+
+	pthread_mutex_lock(&c->lock);
+	is = c->gone || c->broken;
+	pthread_mutex_unlock(&c->lock);
+	return is;
+}
+
 /* ---- the end ---- */
 
 /* Tells the owner, once. */
