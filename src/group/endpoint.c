@@ -41,6 +41,18 @@ ctx_of(const struct ist__ep *ep)
 /* ---- visitors ---- */
 
 static void
+on_starved(void *owner, uint32_t group)
+{
+	struct ist__ep *ep = owner;
+	bool heard = false;
+
+	for (struct ist__expect *e = ep->expects; e; e = e->next)
+		heard |= e->starved && e->starved(e, group);
+	if (group && !heard)
+		ep->starved_group = group;
+}
+
+static void
 parked_remove(struct ist__parked *p)
 {
 	*p->link = p->next;
@@ -50,12 +62,20 @@ parked_remove(struct ist__parked *p)
 	ist__free(ctx_of(p->ep), p);
 }
 
+/* We could not keep it. Whoever wants to join dials again; all others take themselves for let in. */
+static void
+turn_away(struct ist__ep *ep, const struct ist__conn *conn, const struct ist__frame *frame)
+{
+	on_starved(ep, frame->type == IST__JOIN ? 0 : ist__conn_group(conn));
+}
+
 static void
 parked_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 {
 	struct ist__parked *p = owner;
 
-	(void)err;
+	if (ist__fail_is_own(err->code))
+		turn_away(p->ep, conn, p->frame);
 	ist__frame_free(p->ep->loop, p->frame);
 	ist__frame_free(p->ep->loop, p->fds);
 	parked_remove(p);
@@ -83,6 +103,7 @@ park(struct ist__ep *ep, struct ist__conn *conn, struct ist__frame *frame)
 	struct ist__parked *p = ep->n_parked < PARKED ? ist__alloc(ctx_of(ep), sizeof(*p)) : NULL;
 
 	if (!p) {
+		turn_away(ep, conn, frame);
 		ist__frame_free(ep->loop, frame);
 		ist__conn_close(conn, false);
 		return;
@@ -146,20 +167,35 @@ on_refused(void *owner, const struct ist_error *err, bool proven, uint32_t group
 	ep->unheard_group = group;
 }
 
-static void
-on_starved(void *owner)
-{
-	struct ist__ep *ep = owner;
-
-	for (struct ist__expect *e = ep->expects; e; e = e->next)
-		if (e->starved)
-			e->starved(e);
-}
-
 void
 ist__ep_starved(struct ist__ep *ep)
 {
-	on_starved(ep);
+	on_starved(ep, 0);
+}
+
+struct asking {
+	struct ist__ep *ep;
+	uint32_t group;
+	bool has;
+};
+
+static void
+ask_here(void *arg)
+{
+	struct asking *a = arg;
+
+	a->has = a->ep->starved_group == a->group;
+	if (a->has)
+		a->ep->starved_group = 0;
+}
+
+bool
+ist__ep_has_starved(struct ist__ep *ep, uint32_t group)
+{
+	struct asking a = { ep, group, false };
+
+	ist__loop_run(ep->loop, ask_here, &a);
+	return a.has;
 }
 
 static void

@@ -21,8 +21,9 @@ struct ist__expect {
 	/* A visitor is proven, but of another version, or has another secret (then nothing else that it says counts, the mark
 	 * neither: group is 0); may be NULL. group: the mark of the group that it came for. True: that is ours. */
 	bool (*refused)(struct ist__expect *expect, const struct ist_error *err, uint32_t group);
-	/* A visitor, whoever it was, could not be let in for want of memory; may be NULL. */
-	void (*starved)(struct ist__expect *expect);
+	/* A visitor could not be let in for want of memory; may be NULL. group: the mark of the group that it came for, if it had
+	 * said that and takes itself for let in; else 0: it will come again. True: that is ours. */
+	bool (*starved)(struct ist__expect *expect, uint32_t group);
 };
 
 struct ist__parked;
@@ -48,6 +49,7 @@ struct ist__ep {
 	struct ist_error *unheard;   /* a refusal that came before anybody expected visitors; loop's thread */
 	int64_t unheard_at;
 	uint32_t unheard_group;
+	uint32_t starved_group;      /* a visitor for that one was lost before anybody expected it, and won't come again; loop's thread */
 	uint32_t refs;               /* groups and formings */
 	struct ist__hosted *hosted;  /* meeting places */
 };
@@ -75,10 +77,12 @@ void ist__ep_unexpect(struct ist__ep *ep, struct ist__expect *expect);
 /* Somebody came by another way than a socket that listens: conn is ready and nobody's yet, frame is what it says. Both are
  * taken. Loop's thread. */
 void ist__ep_visit(struct ist__ep *ep, struct ist__conn *conn, struct ist__frame *frame);
-/* A visitor could not be let in for want of memory. Loop's thread. */
+/* A visitor, who will come again, could not be let in for want of memory. Loop's thread. */
 void ist__ep_starved(struct ist__ep *ep);
 /* Something changed: parked visitors are offered again. Any thread. */
 void ist__ep_offer_parked(struct ist__ep *ep);
+/* Was a visitor with that mark lost here since this was last asked? Any thread. */
+bool ist__ep_has_starved(struct ist__ep *ep, uint32_t group);
 
 /* A meeting place at hp, hosted by this endpoint until it is freed. CONFLICT: the port is taken (by whom is not known).
  * *fresh: false when this endpoint hosts it already. */

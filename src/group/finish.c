@@ -35,6 +35,7 @@ static void
 replay(struct hand_over *h)
 {
 	struct ist_error e;
+	ist_err code = ist__conn_end_code(h->conn);
 
 	while (h->later) {
 		struct ist__frame *x = h->later;
@@ -45,8 +46,8 @@ replay(struct hand_over *h)
 	}
 	if (h->ended) {
 		ist_error_init(&e);
-		if (ist__conn_has_starved(h->conn))
-			ist__fail_memory(&e, "group_new"); /* ours: the last word could not be said there */
+		if (ist__fail_is_own(code)) /* that member is not to blame */
+			ist__fail(&e, code, "group_new", "%s: %s", ist__conn_peer(h->conn), ist_err_text(code));
 		else
 			ist__fail(&e, IST_PEER_LOST, "group_new", "%s: the connection ended", ist__conn_peer(h->conn));
 		ist__link_ops.closed(h->conn, h->link, &e);
@@ -227,7 +228,7 @@ prepare(struct ist__form *f, struct ist__writer *w, struct ist_error *err)
 	if (!e)
 		e = ist__form_await_links(f, false, err);
 	if (!e)
-		w->at[0] = ist__form_together(f);
+		w->at[0] = f->stands = ist__form_together(f);
 	return e;
 }
 

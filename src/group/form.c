@@ -18,14 +18,17 @@ enum { STARVED = 3, TELL_MS = 200, LOOK_MS = 20, LEFT_MS = 200, TIMEOUT_S = 300,
 
 /* ---- visitors, on the loop's thread ---- */
 
-/* Members come again. Who turned some away in a row has no memory to speak of, and says so. */
-static void
-on_starved(struct ist__expect *expect)
+/* Who wants to join comes again, and who was turned away before it had said a word. Who turned some away in a row has no memory
+ * to speak of, and says so; also at once where somebody takes itself for let in, and would be waited for in vain. */
+static bool
+on_starved(struct ist__expect *expect, uint32_t group)
 {
 	struct ist__form *f = (struct ist__form *)(void *)((char *)expect - offsetof(struct ist__form, expect));
+	bool joins = f->args.rank == 0 && __atomic_load_n(&f->generation, __ATOMIC_ACQUIRE) == 0;
 
-	if (++f->starved >= STARVED)
+	if ((group == f->self.group && !joins) || ++f->starved >= STARVED)
 		ist__inbox_starve(&f->inbox);
+	return group == f->self.group;
 }
 
 static bool
@@ -33,7 +36,7 @@ take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__fra
 {
 	struct ist__form *f = (struct ist__form *)(void *)((char *)expect - offsetof(struct ist__form, expect));
 	uint64_t generation = __atomic_load_n(&f->generation, __ATOMIC_ACQUIRE); /* pairs with set_generation */
-	uint32_t from = frame->from;
+	uint32_t from = frame->from, group;
 	struct ist__post *post;
 	uint64_t tag;
 
@@ -47,13 +50,14 @@ take_visitor(struct ist__expect *expect, struct ist__conn *conn, struct ist__fra
 			return false;
 		tag = IST__TAG(frame->type == IST__LINK ? IST__TAG_LINK : IST__TAG_LOCAL, from);
 	}
+	group = tag ? ist__conn_group(conn) : 0;
 	post = ist__inbox_adopt(&f->inbox, conn, tag);
 	if (post) {
 		f->starved = 0;
 		ist__inbox_put(&f->inbox, post, frame);
 	} else {
+		on_starved(expect, group);
 		ist__frame_free(f->inbox.loop, frame);
-		on_starved(expect);
 	}
 	return true;
 }
@@ -392,6 +396,7 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	int fd;
 	ist_err e;
 
+	f->scarce_said = false; /* not on this one */
 	if (join_by_parent(f, root))
 		return IST_OK;
 	e = ist__reach(f, root, until, &fd, &f->rdv.last);
@@ -411,7 +416,9 @@ dial_root(struct ist__form *f, const struct ist__card *root, struct ist_error *e
 	ist__writer_init(&w, f->ctx);
 	e = join_body(f, &w);
 	if (!e)
-		ist__msg_send(f->star[0].post->conn, &head, w.at, w.bytes);
+		ist__msg_send(f->star[0].post->conn, &head, w.at, w.bytes); /* where it can't, the connection ends, and says so */
+	else
+		ist__spoke_clear(f, &f->star[0], false); /* nothing is claimed on it */
 	ist__writer_fini(&w);
 	return e ? ist__fail_memory(err, "group_new") : IST_OK;
 }
@@ -596,6 +603,8 @@ form_all(struct ist__form *f, struct ist_group **out, struct ist_error *err)
 		if (!e) {
 			f->expecting = true;
 			ist__ep_expect(f->ep, &f->expect);
+			if (ist__ep_has_starved(f->ep, f->self.group))
+				ist__inbox_starve(&f->inbox);
 		}
 	}
 	return e ? e : ist__form_finish(f, out, err);
@@ -797,6 +806,7 @@ form_new(const struct ist__form_args *a, struct ist__form **out, struct ist_erro
 	make_key(f, a);
 	f->self = f->ep->self;
 	f->self.group = ist__load_u32(f->key) | 1; /* never 0 */
+	(void)ist__ep_has_starved(f->ep, f->self.group); /* what an earlier attempt left behind */
 	*out = f;
 	return IST_OK;
 }

@@ -35,6 +35,8 @@ struct ist__spoke {
 	struct ist__frame *later, **later_last; /* what belongs to the mesh */
 	bool ready;
 	bool lane;  /* handed over by the parent's link, see lane.c */
+	bool dialled;
+	uint32_t tries; /* how often it ended before the other side had taken it */
 	bool ended; /* it closed: rank 0 will say why, or, after our vote, the group will hear of it */
 };
 
@@ -87,7 +89,7 @@ struct ist__form {
 	struct ist__spoke *local;      /* [size]; first member of a host: its others; others: the first */
 	struct ist_error rumour;       /* a link ended: who began it, rank 0 knows better; ... */
 	int64_t rumour_until;          /* ... if it says nothing by then, this is the error */
-	bool hosts_known;
+	bool stands;                   /* we have said that we stand together with the first of our host and room */
 	bool voted;                    /* our last vote is given: from here on only rank 0's word counts, or the outcome in vote */
 	struct ist__life *vote;        /* the last step is a vote in this memory; lent */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */

@@ -169,9 +169,9 @@ ask(struct ist__inbox *inbox, struct ist__post *post, int64_t deadline, struct r
 		if (e)
 			return e;
 		if (ev.kind == IST__EVENT_CLOSED) {
-			e = ev.error ? ev.error->code : IST_IO;
 			if (ev.error)
 				ist__error_copy(err, ev.error);
+			e = ev.error ? ev.error->code : ist__fail_memory(err, "status");
 		} else if (ev.kind == IST__EVENT_FRAME && ev.frame->type == IST__ROWS) {
 			e = read_rows(ev.frame, rows, err);
 			done = true;

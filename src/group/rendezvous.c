@@ -176,7 +176,13 @@ connect_store(struct ist__rdv *rdv, int64_t deadline, struct ist_error *err)
 	if (!rdv->post)
 		return ist__fail_memory(err, "meet");
 	rdv->asked = false;
-	ist__conn_local(conn, &rdv->local);
+	if (!ist__conn_local(conn, &rdv->local)) { /* where we would listen is not known */
+		ist__fail_sys(&rdv->last, IST_IO, errno, "meet", "the local address of a connection");
+		ist__inbox_drop(rdv->inbox, rdv->post, false);
+		rdv->post = NULL;
+		rdv->next = ist__now() + RETRY_MS * IST__MS;
+		return IST_OK;
+	}
 	return ist__ep_may_use(rdv->ep, &rdv->local, err);
 }
 

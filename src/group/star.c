@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ASK_MS = 700, RUMOUR_MS = 1000, LATE_MS = 500 };
+enum { ASK_MS = 700, RUMOUR_MS = 1000, LATE_MS = 500, REDIALS = 3 /* as often as the other side turns somebody away in silence */ };
 
 void
 ist__spoke_clear(struct ist__form *f, struct ist__spoke *s, bool linger)
@@ -408,13 +408,29 @@ on_newcomer(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 	return IST_OK;
 }
 
+/* Trouble of our own, which others can only guess at. */
+static bool
+is_ours(const struct ist__form *f, const struct ist_error *err)
+{
+	return err && ist__fail_is_own(err->code) && (err->n_ranks == 0 || (err->n_ranks == 1 && err->ranks[0] == f->args.rank));
+}
+
+/* What a connection ended with; for the words there may have been no memory. */
+static ist_err
+end_code(const struct ist__event *ev)
+{
+	ist_err e = ev->error ? ev->error->code : ist__conn_end_code(ev->post->conn);
+
+	return e ? e : IST_PEER_LOST;
+}
+
 static ist_err
 lost_member(const struct ist__form *f, struct ist__event *ev, uint32_t rank, struct ist_error *err)
 {
-	ist_err e = ev->error && ev->error->code != IST_PEER_LOST ? ev->error->code : IST_PEER_LOST;
+	ist_err e = end_code(ev);
 
 	if (ist__fail_is_own(e)) { /* ours, not that member's */
-		ist__fail(err, e, "group_new", "the connection with rank %u was given up: %s", rank, ev->error->detail);
+		ist__fail(err, e, "group_new", "the connection with rank %u was given up: %s", rank, ev->error ? ev->error->detail : ist_err_text(e));
 		ist__fail_rank(err, f->args.rank);
 		return e;
 	}
@@ -423,26 +439,49 @@ lost_member(const struct ist__form *f, struct ist__event *ev, uint32_t rank, str
 	return e;
 }
 
+/* What we dialled ended before the other side had taken it, or what was handed over: it may have had nothing to take it with. */
+static bool
+may_come_again(const struct ist__form *f, const struct ist__spoke *s)
+{
+	return !f->voted && s->tries < REDIALS && (s->lane || (s->dialled && !s->ready));
+}
+
+static ist_err
+come_again(struct ist__form *f, struct ist__spoke *s, uint64_t tag, struct ist_error *err)
+{
+	uint32_t tries = s->tries + 1;
+
+	ist__spoke_clear(f, s, false);
+	s->tries = tries;
+	return ist__form_redial(f, tag, err);
+}
+
 static ist_err
 lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, struct ist_error *err)
 {
 	uint32_t kind = (uint32_t)(ev->post->tag >> 32), rank = (uint32_t)ev->post->tag;
 	bool early = f->generation == 0; /* roll-call */
+	struct ist_error why;
 	ist_err e;
 
+	ist_error_init(&why);
 	if (kind == IST__TAG_STAR && f->args.rank == 0 && early) {
 		ist__spoke_clear(f, s, false); /* it may come again, or somebody else in its place */
 		set_missing(f, rank, true);
 		settle_contests(f, IST_NO_RANK);
 		return IST_OK;
 	}
-	if (s->lane && !f->voted) {
-		uint64_t tag = ev->post->tag;
-
-		ist__spoke_clear(f, s, false);
-		return ist__form_redial(f, tag, err);
-	}
-	if (kind == IST__TAG_LOCAL && !f->hosts_known) {
+	if (kind != IST__TAG_STAR && ist__fail_is_own(end_code(ev)) && !f->voted)
+		return lost_member(f, ev, rank, err); /* at once: the other side takes us for lost, and will say so */
+	if (may_come_again(f, s)) {
+		e = come_again(f, s, ev->post->tag, &why);
+		if (!e || is_ours(f, &why)) {
+			ist__error_copy(err, &why);
+			return e;
+		}
+	} else
+		lost_member(f, ev, rank, &why);
+	if (kind == IST__TAG_LOCAL && !f->stands) {
 		ist__spoke_clear(f, s, false); /* then the two are not together, and TCP serves */
 		return IST_OK;
 	}
@@ -454,8 +493,7 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 		/* it may have gone because another did, rank 0 even, and we are the last to see that */
 		s->ended = true;
 		if (!f->rumour.code) {
-			ist_error_init(&f->rumour);
-			lost_member(f, ev, rank, &f->rumour);
+			f->rumour = why;
 			f->rumour_until = ist__now() + RUMOUR_MS * IST__MS;
 		}
 		return IST_OK;
@@ -754,7 +792,7 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	e = ist__form_await_word(f, IST__PHASE, step, what, &told);
 	if (mine == IST_TIMEOUT && e == IST_TIMEOUT && told.n_ranks > 0 && told.ranks[0] != 0)
 		mine = IST_OK; /* rank 0 has heard all */
-	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT))
+	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT || is_ours(f, err)))
 		return mine; /* ours is the better story */
 	if (e) {
 		ist__error_copy(err, &told);

@@ -21,6 +21,7 @@ add_conn(struct ist__form *f, struct ist__spoke *s, int fd, uint64_t tag, uint16
 	struct ist__conn *conn = ist__conn_new(f->inbox.loop, fd, IST__INITIATOR, &f->self, f->deadline);
 
 	s->post = conn ? ist__inbox_add(&f->inbox, conn, tag) : NULL;
+	s->dialled = true;
 	if (!s->post)
 		return ist__fail_memory(err, "group_new");
 	ist__form_send(s, f, type, 0, NULL, 0); /* leaves when the hello has held */
@@ -338,7 +339,6 @@ ist__form_hosts(struct ist__form *f, struct ist__reader *all, struct ist_error *
 	struct ist__groups *groups;
 	ist_err e;
 
-	f->hosts_known = true;
 	for (uint32_t r = 0; r < f->args.size; r++) {
 		f->host[r] = ist__get_u8(&all[r]) ? first_of_host(f, r) : r;
 		f->slot[r] = 0;

@@ -60,10 +60,10 @@ on_frame(struct ist__conn *conn, void *owner, struct ist__frame *frame)
 }
 
 static void
-tell_starved(struct ist__acceptor *a)
+tell_starved(struct ist__acceptor *a, uint32_t group)
 {
 	if (a->args.starved)
-		a->args.starved(a->args.owner);
+		a->args.starved(a->args.owner, group);
 }
 
 static void
@@ -78,7 +78,7 @@ on_closed(struct ist__conn *conn, void *owner, const struct ist_error *err)
 	ist__log(ctx_of(a), a->refused < 10 || (a->refused & (a->refused - 1)) == 0 ? 1 : 3,
 		"connection refused: %s; %llu so far", err->detail, (unsigned long long)a->refused);
 	if (err->code == IST_NO_MEMORY)
-		tell_starved(a);
+		tell_starved(a, ist__conn_group(conn));
 	else if (a->args.refused)
 		a->args.refused(a->args.owner, err, proven, ist__conn_group(conn));
 	ist__conn_close(conn, false);
@@ -128,7 +128,7 @@ welcome(struct ist__acceptor *a, int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* fails on a Unix socket, which needs none */
 	if (!v) {
 		close(fd);
-		tell_starved(a);
+		tell_starved(a, 0);
 		return;
 	}
 	v->acceptor = a;
@@ -136,7 +136,7 @@ welcome(struct ist__acceptor *a, int fd)
 	v->conn = ist__conn_new(a->args.loop, fd, IST__RESPONDER, a->args.self, v->until);
 	if (!v->conn) {
 		ist__free(ctx_of(a), v);
-		tell_starved(a);
+		tell_starved(a, 0);
 		return;
 	}
 	if (a->n >= VISITORS)

@@ -21,7 +21,9 @@ struct ist__acceptor_args {
 	bool (*visitor)(void *owner, struct ist__conn *conn, struct ist__frame *frame);
 	/* A hello that did not hold; proven: the other side does know the secret (a version that does not fit). */
 	void (*refused)(void *owner, const struct ist_error *err, bool proven, uint32_t group);
-	void (*starved)(void *owner); /* somebody could not be let in for want of memory. Loop's thread; may be NULL */
+	/* Somebody could not be let in for want of memory. group: the mark in its hello, 0 where that was not read yet: then it
+	 * knows, and may come again. Loop's thread; may be NULL. */
+	void (*starved)(void *owner, uint32_t group);
 };
 
 struct ist__acceptor *ist__acceptor_new(const struct ist__acceptor_args *args, struct ist_error *err);

@@ -52,6 +52,7 @@ struct ist__conn {
 	uint8_t raw[IST__HELLO_BYTES + IST__PROOF_BYTES]; /* hello bytes to send, before all frames */
 	uint32_t n_raw, at_raw;
 	bool attached, wants_out, broken, gone, starved;
+	ist_err end_code;
 	int64_t short_since; /* when the kernel had no memory for what we send; 0: it has */
 	struct ist__job job;
 
@@ -473,6 +474,17 @@ ist__conn_has_starved(struct ist__conn *c)
 	return has;
 }
 
+ist_err
+ist__conn_end_code(struct ist__conn *c)
+{
+	ist_err e;
+
+	pthread_mutex_lock(&c->lock);
+	e = c->starved ? IST_NO_MEMORY : c->end_code;
+	pthread_mutex_unlock(&c->lock);
+	return e;
+}
+
 bool
 ist__conn_is_over(struct ist__conn *c)
 {
@@ -497,6 +509,7 @@ end(struct ist__conn *c, const struct ist_error *err)
 	ist__loop_unwatch(c->loop, &c->watch);
 	pthread_mutex_lock(&c->lock);
 	c->gone = true;
+	c->end_code = err->code;
 	pthread_mutex_unlock(&c->lock);
 	if (c->lingering) {
 		ist__loop_release(c->loop);

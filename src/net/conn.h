@@ -79,6 +79,7 @@ int ist__conn_send_lent(struct ist__conn *conn, struct ist__frame *frame);
  * sides; the owner on this side is told NO_MEMORY. Any thread. */
 void ist__conn_starve(struct ist__conn *conn);
 bool ist__conn_has_starved(struct ist__conn *conn);
+ist_err ist__conn_end_code(struct ist__conn *conn); /* what it ended with; OK: it has not */
 bool ist__conn_is_over(struct ist__conn *conn); /* it ended, or can't be sent on any more */
 uint64_t ist__conn_queued(struct ist__conn *conn);          /* bytes that wait to be sent */
 uint64_t ist__conn_held(struct ist__conn *conn);            /* bytes that it takes, these among them */
