@@ -148,6 +148,8 @@ ist__fail_files(struct ist_error *err, int sys)
 		ist__fail_next(err, "raise the process's limit of open files (ulimit -n), or have it open fewer");
 	else if (sys == ENFILE)
 		ist__fail_next(err, "raise the system's limit of open files (fs.file-max), or have its processes open fewer");
+	else if (sys == ENOSPC && HAS(err, next) && err->code == IST_LIMIT)
+		ist__fail_next(err, "raise this user's limit of watched descriptors (sysctl fs.epoll.max_user_watches)");
 }
 
 /* What a number of the system's means whatever was tried. */

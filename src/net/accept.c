@@ -223,7 +223,7 @@ ist__acceptor_new(const struct ist__acceptor_args *args, struct ist_error *err)
 	if (start.sys) {
 		close(args->fd);
 		ist__free(ctx_of(a), a);
-		ist__fail_sys(err, IST_IO, start.sys, "listen", "epoll");
+		ist__loop_unwatched(err, start.sys, "listen", "epoll");
 		return NULL;
 	}
 	return a;

@@ -900,7 +900,11 @@ attach_here(void *arg)
 	int sys = ist__loop_watch(c->loop, &c->watch, EPOLLIN);
 
 	if (sys) {
-		end_with(c, IST_IO, sys, "epoll");
+		struct ist_error e;
+
+		ist_error_init(&e);
+		ist__loop_unwatched(&e, sys, "connection", "epoll");
+		end_as(c, &e);
 		return;
 	}
 	ist__timer_set(c->loop, &c->timer, c->hello_deadline);

@@ -86,6 +86,12 @@ ist__loop_watch(struct ist__loop *loop, struct ist__watch *watch, uint32_t event
 	return epoll_ctl(loop->epoll, EPOLL_CTL_ADD, watch->fd, &e) ? errno : 0;
 }
 
+ist_err
+ist__loop_unwatched(struct ist_error *err, int sys, const char *op, const char *what)
+{
+	return ist__fail_sys(err, sys == ENOSPC ? IST_LIMIT : IST_IO, sys, op, "%s", what);
+}
+
 void
 ist__loop_change(struct ist__loop *loop, struct ist__watch *watch, uint32_t events)
 {
@@ -463,7 +469,7 @@ loop_make(struct ist_env *env, struct ist_error *err)
 	    epoll_ctl(loop->outer, EPOLL_CTL_ADD, loop->epoll, &e))
 		rc = errno;
 	if (rc)
-		ist__fail_sys(err, IST_IO, rc, "loop", "what the library's event thread waits on");
+		ist__loop_unwatched(err, rc, "loop", "what the library's event thread waits on");
 	else if ((rc = ist__thread(env, "io", loop_main, loop, &loop->thread)))
 		ist__fail_thread(err, rc, "loop", "the library's event thread");
 	if (rc) {

@@ -40,6 +40,8 @@ bool ist__loop_here(const struct ist__loop *loop); /* am I on the loop? */
 /* On the loop only, ist__loop_post apart. 0 or an errno. Changed and ended watches get no further event, not even
  * one that was already fetched. */
 int ist__loop_watch(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
+/* What such an errno means. */
+ist_err ist__loop_unwatched(struct ist_error *err, int sys, const char *op, const char *what);
 void ist__loop_change(struct ist__loop *loop, struct ist__watch *watch, uint32_t events);
 void ist__loop_unwatch(struct ist__loop *loop, struct ist__watch *watch);
 void ist__timer_set(struct ist__loop *loop, struct ist__timer *timer, int64_t at);
