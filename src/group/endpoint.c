@@ -508,10 +508,10 @@ ist__ep_host(struct ist__ep *ep, const struct ist__addrs *to, const char *own, b
 		struct ist__store_args args = { .loop = ep->loop, .fd = fd, .self = &ep->self, .own = own, .refused = on_refused, .owner = ep };
 
 		h->store = ist__store_new(&args, err);
+		e = h->store ? IST_OK : err ? err->code : IST_NO_MEMORY;
 	}
-	if (!h->store) {
+	if (e) {
 		ist__free(ctx_of(ep), h);
-		e = e ? e : IST_IO;
 		goto out;
 	}
 	h->next = ep->hosted;

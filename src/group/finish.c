@@ -296,18 +296,6 @@ steps(struct ist__form *f, struct ist__reader *all, struct ist__writer *w, struc
 	return ist__form_exchange(f, 3, "connect", e, err, NULL, 0, all, NULL);
 }
 
-/* All have voted, so there is a group. What others sent to it already was lost for want of memory, and won't come again. */
-static void
-break_now(struct ist__group *g)
-{
-	struct ist_error e;
-
-	ist_error_init(&e);
-	ist__fail(&e, IST_NO_MEMORY, "group_new", "rank %u had no memory for the first message of another", g->rank);
-	ist__fail_rank(&e, g->rank);
-	ist__mesh_break(g, &e, true);
-}
-
 ist_err
 ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *err)
 {
@@ -326,8 +314,6 @@ ist__form_finish(struct ist__form *f, struct ist_group **out, struct ist_error *
 	hand_links_over(f);
 	e = ist__group_publish(f->group, out, err);
 	if (!e) {
-		if (ist__inbox_has_lost(&f->inbox))
-			break_now(f->group);
 		if (ist__rdv_keeps(&f->rdv))
 			f->group->lease = ist__lease_new(f->group, &f->rdv);
 		f->group = NULL;

@@ -146,6 +146,8 @@ ask_store(struct ist__rdv *rdv, const struct ist__card *card)
 	ist__writer_fini(&w);
 	if (f)
 		rdv->asked = ist__conn_send(rdv->post->conn, f);
+	else
+		ist__conn_starve(rdv->post->conn); /* it is dialled again, and asked then */
 }
 
 static ist_err

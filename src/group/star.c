@@ -508,6 +508,15 @@ lost_spoke(struct ist__form *f, struct ist__event *ev, struct ist__spoke *s, str
 	return e;
 }
 
+/* Of a visitor that was taken, and could not be heard for want of memory: it takes itself for let in, and won't come again. */
+static ist_err
+lost_visitor(const struct ist__form *f, struct ist__event *ev, const struct ist__spoke *s, struct ist_error *err)
+{
+	bool ours = s && ev->kind == IST__EVENT_CLOSED && !f->voted && ist__fail_is_own(end_code(ev));
+
+	return ours ? lost_member(f, ev, (uint32_t)ev->post->tag, err) : IST_OK;
+}
+
 static ist_err
 sort(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 {
@@ -526,7 +535,7 @@ sort(struct ist__form *f, struct ist__event *ev, struct ist_error *err)
 		return IST_OK;
 	}
 	if (!s || s->post != ev->post)
-		return IST_OK;
+		return lost_visitor(f, ev, s, err);
 	if (ev->kind == IST__EVENT_READY) {
 		s->ready = true;
 		return IST_OK;

@@ -97,6 +97,8 @@ send_refusal(struct session *s, uint64_t seq, const struct ist_error *err)
 	ist__put_error(&w, err);
 	if (!w.bad)
 		send_frame(s, IST__REFUSED, seq, w.at, w.bytes);
+	else
+		ist__conn_starve(s->conn); /* as there */
 	ist__writer_fini(&w);
 }
 
@@ -169,8 +171,10 @@ on_publish(struct session *s, struct ist__frame *f)
 	const void *card;
 	uint64_t n;
 
-	if (!r)
+	if (!r) {
+		ist__conn_starve(s->conn); /* it waits to be told that it is known, and will come again */
 		return;
+	}
 	ist__reader_init(&in, f->body, f->bytes);
 	ist__get_str(&in, r->name, sizeof(r->name));
 	ist__get_str(&in, r->host, sizeof(r->host));
@@ -368,7 +372,8 @@ on_list(struct session *s, struct ist__frame *f)
 	if (!w.bad) {
 		ist__store_u32(w.at, n);
 		send_frame(s, IST__ROWS, f->seq, w.at, w.bytes);
-	}
+	} else
+		ist__conn_starve(s->conn);
 	ist__writer_fini(&w);
 }
 

@@ -85,30 +85,34 @@ ist__inbox_starve(struct ist__inbox *inbox)
 	ist__loop_wake(inbox->loop);
 }
 
-bool
-ist__inbox_has_lost(struct ist__inbox *inbox)
+/* A connection's end is never lost. */
+static struct ist__event *
+event_new(struct ist__post *post, enum ist__event_kind kind)
 {
-	bool lost;
+	struct ist__event *e = post->deaf && kind != IST__EVENT_CLOSED ? NULL : ist__alloc(ctx_of(post->inbox), sizeof(*e));
 
-	pthread_mutex_lock(&inbox->lock);
-	lost = inbox->lost;
-	pthread_mutex_unlock(&inbox->lock);
-	return lost;
+	return !e && kind == IST__EVENT_CLOSED ? &post->last : e;
 }
 
-/* Without memory an event is lost: who waits is told that, since what it waits for may never come again. */
+static void
+event_free(struct ist__inbox *inbox, struct ist__event *e)
+{
+	if (e != &e->post->last)
+		ist__free(ctx_of(inbox), e);
+}
+
+/* Without memory an event is lost, and what it told of may never come again: the connection ends with that, and whoever waits
+ * hears of its end. */
 static void
 push(struct ist__post *post, enum ist__event_kind kind, struct ist__frame *frame, const struct ist_error *err)
 {
 	struct ist__inbox *inbox = post->inbox;
-	struct ist__event *e = ist__alloc(ctx_of(inbox), sizeof(*e));
+	struct ist__event *e = event_new(post, kind);
 
 	if (!e) {
+		post->deaf = true;
 		ist__frame_free(inbox->loop, frame);
-		pthread_mutex_lock(&inbox->lock);
-		inbox->lost = true;
-		pthread_mutex_unlock(&inbox->lock);
-		ist__inbox_starve(inbox);
+		ist__conn_starve(post->conn);
 		return;
 	}
 	*e = (struct ist__event){ .kind = kind, .post = post, .frame = frame };
@@ -246,7 +250,7 @@ post_remove(struct ist__inbox *inbox, struct ist__post *post, bool *gone)
 		}
 		e->frame = NULL;
 		ist__event_done(inbox, e);
-		ist__free(ctx_of(inbox), e);
+		event_free(inbox, e);
 	}
 	inbox->last = p;
 	pthread_mutex_unlock(&inbox->lock);
@@ -335,6 +339,6 @@ ist__inbox_wait(struct ist__inbox *inbox, int64_t deadline, struct ist__event *o
 	if (!e)
 		return rc == IST_ABORTED ? ist__fail(err, IST_ABORTED, "wait", "cancelled") : ist__fail(err, IST_TIMEOUT, "wait", "the deadline passed");
 	*out = *e;
-	ist__free(ctx_of(inbox), e);
+	event_free(inbox, e);
 	return IST_OK;
 }

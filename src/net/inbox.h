@@ -10,20 +10,22 @@
 
 enum ist__event_kind { IST__EVENT_READY, IST__EVENT_FRAME, IST__EVENT_CLOSED };
 
+struct ist__event {
+	struct ist__event *next;
+	enum ist__event_kind kind;
+	struct ist__post *post;
+	struct ist__frame *frame;
+	struct ist_error *error; /* CLOSED; NULL: there was no memory for the words, see ist__conn_end_code */
+};
+
 /* One connection of an inbox. tag is the user's. */
 struct ist__post {
 	struct ist__inbox *inbox;
 	struct ist__conn *conn;
 	struct ist__post *next;
 	uint64_t tag;
-};
-
-struct ist__event {
-	struct ist__event *next;
-	enum ist__event_kind kind;
-	struct ist__post *post;
-	struct ist__frame *frame;
-	struct ist_error *error; /* CLOSED */
+	bool deaf;               /* loop: an event of it was lost for want of memory, and it ends */
+	struct ist__event last;  /* for its end, should there be no memory then either */
 };
 
 struct ist__inbox {
@@ -33,7 +35,6 @@ struct ist__inbox {
 	struct ist__event *first, **last;
 	struct ist__post *posts;
 	bool cancelled, starved;
-	bool lost; /* why it starved: an event was lost */
 	int cancel_fd;
 };
 
@@ -56,8 +57,6 @@ struct ist__post *ist__inbox_adopt(struct ist__inbox *inbox, struct ist__conn *c
 void ist__inbox_put(struct ist__inbox *inbox, struct ist__post *post, struct ist__frame *frame);
 /* What was to come can't, for want of memory: waits return NO_MEMORY from now on. Any thread. */
 void ist__inbox_starve(struct ist__inbox *inbox);
-/* Was an event lost? For who has heard all that it waited for, and hands the connections on. */
-bool ist__inbox_has_lost(struct ist__inbox *inbox);
 /* Ends one connection; events of it that wait are dropped. Not on the loop's thread. */
 void ist__inbox_drop(struct ist__inbox *inbox, struct ist__post *post, bool linger);
 /* Takes the connection out, for another owner, together with the frames of it that wait (*frames, linked, may be
