@@ -269,6 +269,7 @@ struct ist_chan {
 	bool accepting;            /* connections may wait to be accepted */
 	int64_t starved;           /* since when they can't be, for want of descriptors or memory; 0: they can */
 	int starved_sys;
+	int turned_away;           /* why one that was taken could not be kept: its other end won't come again; 0: none */
 	uint64_t moved, ended;
 	struct crew *crews[SEATS]; /* one for each seat, made at need */
 	int64_t aborted_at;
@@ -425,7 +426,7 @@ void ist__host_unlisten(struct ist_chan *chan);
 /* The connection of that class to peer, dialled if there is none. NULL: no memory. */
 struct conn *ist__host_dial(struct ist_chan *chan, struct peer *peer, enum class class, uint32_t root);
 void ist__host_net_poll(struct ist_chan *chan);
-ist_err ist__host_net_starved(const struct ist_chan *chan); /* LIMIT, NO_MEMORY: for too long no connection could be taken */
+ist_err ist__host_net_starved(const struct ist_chan *chan); /* LIMIT, NO_MEMORY: for too long no connection could be taken, or one not kept */
 void ist__host_net_fini(struct ist_chan *chan);
 void ist__host_conn_kill(struct conn *conn, int err);
 /* Fails the part with what befell the connection. */

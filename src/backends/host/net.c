@@ -115,13 +115,15 @@ conn_new(struct ist_chan *chan, int fd)
 	return conn;
 }
 
-static void
+static bool
 conn_watch(struct ist_chan *chan, struct conn *conn)
 {
 	struct epoll_event ev = { .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = conn };
 
-	if (epoll_ctl(chan->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev))
-		ist__host_conn_kill(conn, errno);
+	if (!epoll_ctl(chan->epoll_fd, EPOLL_CTL_ADD, conn->fd, &ev))
+		return true;
+	ist__host_conn_kill(conn, errno);
+	return false;
 }
 
 uint64_t
@@ -234,7 +236,7 @@ say_short(struct conn *conn, const void *at, uint64_t bytes)
 void
 ist__host_conn_lost(struct ist_chan *chan, struct part *part, const struct conn *conn)
 {
-	bool limit = conn->err == EMFILE || conn->err == ENFILE || conn->err == EADDRNOTAVAIL; /* descriptors, ports to dial from */
+	bool limit = conn->err == EMFILE || conn->err == ENFILE || conn->err == EADDRNOTAVAIL || conn->err == ENOSPC; /* of descriptors, ports, watches */
 	char addr[80];
 
 	ist__host_addr_text(&chan->peers[conn->peer].addr, addr, sizeof(addr));
@@ -451,6 +453,8 @@ accept_some(struct ist_chan *chan)
 		conn = conn_new(chan, fd);
 		if (!conn) {
 			close(fd);
+			chan->turned_away = ENOMEM;
+			chan->more = true; /* those behind it make no edge of their own */
 			return;
 		}
 		conn->in = true;
@@ -459,8 +463,8 @@ accept_some(struct ist_chan *chan)
 		if (++chan->n_pending > PENDING_MAX + chan->size)
 			ist__host_conn_kill(oldest_pending(chan), ETIMEDOUT);
 		conn_tune(chan, conn);
-		if (conn->state == CONN_WAIT_HELLO)
-			conn_watch(chan, conn);
+		if (conn->state == CONN_WAIT_HELLO && !conn_watch(chan, conn))
+			chan->turned_away = conn->err;
 	}
 	chan->more = true;
 }
@@ -504,9 +508,11 @@ sweep(struct ist_chan *chan, int64_t now)
 ist_err
 ist__host_net_starved(const struct ist_chan *chan)
 {
-	if (!chan->starved || ist__now() - chan->starved < STARVED_NS)
+	int sys = chan->turned_away ? chan->turned_away : chan->starved && ist__now() - chan->starved >= STARVED_NS ? chan->starved_sys : 0;
+
+	if (!sys)
 		return IST_OK;
-	return chan->starved_sys == EMFILE || chan->starved_sys == ENFILE ? IST_LIMIT : IST_NO_MEMORY;
+	return sys == EMFILE || sys == ENFILE || sys == ENOSPC ? IST_LIMIT : IST_NO_MEMORY;
 }
 
 void
@@ -573,7 +579,7 @@ ist__host_listen(struct ist_chan *chan, struct sockaddr_storage *bound, struct i
 		return IST_OK;
 	ist__host_unlisten(chan);
 	ist__host_addr_text(&chan->opt.listen, text, sizeof(text));
-	return ist__host_say(why, err == EADDRNOTAVAIL ? IST_BAD_CONFIG : err == EADDRINUSE ? IST_LIMIT /* of ports */ : ist__host_no_room(err), IST_NO_RANK, err, "listening on %s: %s", text,
+	return ist__host_say(why, err == EADDRNOTAVAIL ? IST_BAD_CONFIG : err == EADDRINUSE || err == ENOSPC ? IST_LIMIT /* of ports, of watches */ : ist__host_no_room(err), IST_NO_RANK, err, "listening on %s: %s", text,
 		strerror(err));
 }
 

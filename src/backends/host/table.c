@@ -97,7 +97,7 @@ chan_fds(struct ist_chan *chan, struct ist_status *why)
 	chan->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	chan->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	if (chan->wake_fd < 0 || chan->epoll_fd < 0 || epoll_ctl(chan->epoll_fd, EPOLL_CTL_ADD, chan->wake_fd, &ev))
-		return ist__host_say(why, ist__host_no_room(errno), IST_NO_RANK, errno, "descriptors to sleep on: %s", strerror(errno));
+		return ist__host_say(why, errno == ENOSPC ? IST_LIMIT /* of watches */ : ist__host_no_room(errno), IST_NO_RANK, errno, "descriptors to sleep on: %s", strerror(errno));
 	return IST_OK;
 }
 
