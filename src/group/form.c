@@ -445,6 +445,23 @@ is_root(struct ist__form *f, const struct ist__card *root)
 	return false;
 }
 
+/* Rank 0 may not know of that one yet, and would take us for lost when we go. */
+static ist_err
+gone_before_roll(struct ist__form *f, struct ist_error *err)
+{
+	struct ist_error why;
+	ist_err e;
+
+	ist_error_init(&why);
+	e = gone_error(f, &why);
+	if (!e)
+		return IST_OK;
+	if (e != IST_EVICTED)
+		ist__form_tell_root(f, &why); /* where it can't be, the connection's end is all that it hears */
+	ist__error_copy(err, &why);
+	return e;
+}
+
 static ist_err
 await_roll(struct ist__form *f, struct ist_error *err)
 {
@@ -477,7 +494,7 @@ await_roll(struct ist__form *f, struct ist_error *err)
 		if (e && ist__form_confess(f, e, err))
 			e = IST_OK;
 		if (!e)
-			e = gone_error(f, err);
+			e = gone_before_roll(f, err);
 		if (!e)
 			e = ist__form_scarce_roll(f, err);
 		root = f->cards ? root : f->rdv.found ? &f->rdv.card : NULL;

@@ -158,6 +158,8 @@ void ist__form_fds_lost(struct ist__form *f, uint32_t from);
 /* The same in the roll-call: LIMIT once the others can be told of it, or can't be reached for a while. Rank 0 is found by
  * its card; a member tells rank 0 as it would in a step, and hears the same back. */
 ist_err ist__form_scarce_roll(struct ist__form *f, struct ist_error *err);
+/* A member, before its first step: why it can't take part. False: there was no memory to say so. */
+bool ist__form_tell_root(struct ist__form *f, const struct ist_error *why);
 /* Rank 0: tells all that are here and, for a while, who comes late. */
 /* Is that trouble of our own, and can others still be heard? */
 bool ist__form_may_tell(struct ist__form *f, ist_err e);

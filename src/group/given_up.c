@@ -17,6 +17,13 @@ ist__given_up(struct ist_error *err, uint32_t self, const char *op)
 	ist__fail_per_rank(err, self, view.code);
 }
 
+/* Somebody ran out of something, and it is said who. */
+static bool
+is_want(const struct ist_error *err)
+{
+	return err->n_ranks > 0 && (err->code == IST_NO_MEMORY || err->code == IST_LIMIT || err->code == IST_NO_SPACE);
+}
+
 static bool
 is_loss(ist_err code)
 {
@@ -26,7 +33,7 @@ is_loss(ist_err code)
 void
 ist__fail_told_by(struct ist_error *err, uint32_t rank)
 {
-	if (err->n_ranks == 0 || (!is_loss(err->code) && err->code != IST_TIMEOUT && err->code != IST_PEER_LEFT))
+	if (err->n_ranks == 0 || (!is_loss(err->code) && !is_want(err) && err->code != IST_TIMEOUT && err->code != IST_PEER_LEFT))
 		ist__fail_rank(err, rank);
 	ist__fail_per_rank(err, rank, err->code);
 	ist__fail_prefix(err, "rank %u: ", rank);

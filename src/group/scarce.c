@@ -34,11 +34,24 @@ ist__form_fds_lost(struct ist__form *f, uint32_t from)
 	ist__fail_sys(&f->scarce, IST_LIMIT, EMFILE, "group_new", "no descriptors are left for those that rank %u handed over", from);
 }
 
+bool
+ist__form_tell_root(struct ist__form *f, const struct ist_error *why)
+{
+	struct ist__writer w;
+	bool told;
+
+	ist__writer_init(&w, f->ctx);
+	ist__put_u8(&w, 1);
+	ist__put_error(&w, why);
+	told = !w.bad && ist__form_send(&f->star[0], f, IST__PHASE, 1, w.at, w.bytes);
+	ist__writer_fini(&w);
+	return told;
+}
+
 ist_err
 ist__form_scarce_roll(struct ist__form *f, struct ist_error *err)
 {
 	struct ist_error why;
-	struct ist__writer w;
 	bool reached = f->args.rank == 0 ? f->listening && (f->rdv.kind != IST__RDV_TCP || f->rdv.published) : f->star[0].post != NULL;
 
 	ist_error_init(&why);
@@ -52,11 +65,7 @@ ist__form_scarce_roll(struct ist__form *f, struct ist_error *err)
 	}
 	if (!reached || f->scarce_said)
 		return IST_OK;
-	ist__writer_init(&w, f->ctx);
-	ist__put_u8(&w, 1);
-	ist__put_error(&w, &why);
-	f->scarce_said = !w.bad && ist__form_send(&f->star[0], f, IST__PHASE, 1, w.at, w.bytes);
-	ist__writer_fini(&w);
+	f->scarce_said = ist__form_tell_root(f, &why);
 	return IST_OK;
 }
 
@@ -99,7 +108,7 @@ ist__form_farewell(struct ist__form *f, struct ist_error *why)
 				ist__form_send_error(&f->star[r], f, IST__FAIL, why);
 				ist__spoke_clear(f, &f->star[r], true); /* what it holds is needed for the next one */
 			}
-		if (!on || !f->expecting || !ist__form_misses(f) || ist__now() >= until)
+		if (!on || !ist__form_misses(f) || ist__now() >= until)
 			return;
 		ist_error_init(&other);
 		switch (ist__form_round(f, until, &other)) {
