@@ -83,6 +83,25 @@ is_on_disk(int fd)
 	return atomic_load(&kind) == FAULT_STAT && !__real_fstat(fd, &st) && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && __real_fcntl(fd, F_GET_SEALS) < 0;
 }
 
+void *
+fault_alloc(void *cold, uint64_t bytes, uint64_t align, uint32_t what, int32_t numa)
+{
+	uint64_t room = bytes - 16; /* behind the head of a piece of the pool */
+	void *at = NULL;
+
+	(void)what, (void)numa;
+	if (*(bool *)cold && bytes > 16 && room >= 64 && !(room & (room - 1)))
+		return NULL;
+	return strikes(FAULT_MEMORY) || posix_memalign(&at, align < 16 ? 16 : align, bytes ? bytes : 1) ? NULL : at;
+}
+
+void
+fault_free(void *cold, void *at)
+{
+	(void)cold;
+	free(at);
+}
+
 /* The linker's names of a call: what is asked for, and what there is. */
 #define WRAP(call, type, fail, name, params, args) \
 	type __real_##name params; \
@@ -126,6 +145,7 @@ WRAP_IF(is_file(fd), FAULT_WRITE, ssize_t, -1, pwrite, (int fd, const void *from
 WRAP(FAULT_SYNC, int, -1, fsync, (int fd), (fd))
 WRAP(FAULT_RENAME, int, -1, rename, (const char *from, const char *to), (from, to))
 WRAP(FAULT_RENAME, int, -1, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
+WRAP(FAULT_RENAME, int, -1, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
 WRAP(FAULT_RENAME, int, -1, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
 WRAP(FAULT_FOLDER, int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP(FAULT_FOLDER, int, -1, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode))
@@ -133,6 +153,11 @@ WRAP(FAULT_FOLDER, DIR *, NULL, opendir, (const char *path), (path))
 WRAP(FAULT_FOLDER, DIR *, NULL, fdopendir, (int fd), (fd))
 WRAP(FAULT_REMOVE, int, -1, unlink, (const char *path), (path))
 WRAP(FAULT_REMOVE, int, -1, unlinkat, (int fd, const char *path, int flags), (fd, path, flags))
+WRAP(FAULT_REMOVE, int, -1, rmdir, (const char *path), (path))
+WRAP(FAULT_LOCK, int, -1, flock, (int fd, int how), (fd, how))
+WRAP(FAULT_ACCESS, int, -1, access, (const char *path, int how), (path, how))
+WRAP(FAULT_ADVISE, int, -1, madvise, (void *at, size_t n, int how), (at, n, how))
+WRAP(FAULT_PAIR, int, -1, socketpair, (int family, int type, int proto, int fds[2]), (family, type, proto, fds))
 WRAP(FAULT_MODE, int, -1, fchmod, (int fd, mode_t mode), (fd, mode))
 WRAP(FAULT_STAT, int, -1, stat, (const char *path, struct stat *st), (path, st))
 WRAP(FAULT_STAT, int, -1, lstat, (const char *path, struct stat *st), (path, st))
@@ -141,6 +166,7 @@ WRAP(FAULT_STAT, int, -1, fstatat, (int fd, const char *path, struct stat *st, i
 WRAP(FAULT_STAT, int, -1, fstatvfs, (int fd, struct statvfs *st), (fd, st))
 WRAP(FAULT_PATH, char *, NULL, realpath, (const char *path, char *to), (path, to))
 WRAP(FAULT_PATH, ssize_t, -1, readlink, (const char *path, char *to, size_t n), (path, to, n))
+WRAP(FAULT_PATH, ssize_t, -1, readlinkat, (int fd, const char *path, char *to, size_t n), (fd, path, to, n))
 WRAP(FAULT_SEND, ssize_t, -1, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flags))
 WRAP(FAULT_SEND, ssize_t, -1, send, (int fd, const void *at, size_t n, int flags), (fd, at, n, flags))
 WRAP(FAULT_RECEIVE, ssize_t, -1, recvmsg, (int fd, struct msghdr *m, int flags), (fd, m, flags))

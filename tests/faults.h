@@ -8,10 +8,12 @@
 #define ISTHMUS_TESTS_FAULTS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* What fails together. read and write are those of files alone: an eventfd of ours knows no failure. */
 enum fault_call {
 	FAULT_NONE,
+	FAULT_MEMORY,     /* what fault_alloc gives */
 	FAULT_MMAP,
 	FAULT_MEMFD,      /* memfd_create */
 	FAULT_SIZE,       /* ftruncate */
@@ -35,12 +37,16 @@ enum fault_call {
 	FAULT_READ,       /* read, pread */
 	FAULT_WRITE,      /* write, pwrite */
 	FAULT_SYNC,       /* fsync */
-	FAULT_RENAME,     /* rename, renameat2, linkat */
+	FAULT_RENAME,     /* rename, renameat, renameat2, linkat */
 	FAULT_FOLDER,     /* mkdir, mkdirat, opendir, fdopendir */
-	FAULT_REMOVE,     /* unlink, unlinkat */
+	FAULT_REMOVE,     /* unlink, unlinkat, rmdir */
 	FAULT_MODE,       /* fchmod */
 	FAULT_STAT,       /* stat, lstat, fstatat, fstatvfs, and fstat of what lies on a disk */
-	FAULT_PATH,       /* realpath, readlink */
+	FAULT_PATH,       /* realpath, readlink, readlinkat */
+	FAULT_LOCK,       /* flock */
+	FAULT_ACCESS,     /* access */
+	FAULT_ADVISE,     /* madvise */
+	FAULT_PAIR,       /* socketpair */
 	FAULT_SEND,       /* sendmsg, send */
 	FAULT_RECEIVE,    /* recvmsg, recv */
 	FAULT_POLL,       /* poll, epoll_wait */
@@ -51,6 +57,10 @@ enum fault_call {
 	FAULT_RESOLVE,    /* getaddrinfo; sys is its own error number */
 };
 
+/* For an env: its calls are counted like any others. cold: what a pool would keep for later is not to be had, so that all that
+ * is needed later is asked for then. */
+void *fault_alloc(void *cold, uint64_t bytes, uint64_t align, uint32_t what, int32_t numa);
+void fault_free(void *cold, void *at);
 /* From now on calls of that kind are counted; the at-th fails with sys, and with for_good all after it. */
 void fault_set(enum fault_call call, long at, bool for_good, int sys);
 /* Nothing fails any more. How many calls of the kind there were. */

@@ -12,6 +12,7 @@
 #include "faults.h"
 #include "ranks.h"
 
+#include <netdb.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -35,6 +36,7 @@ struct row {
 };
 
 static const struct row rows[] = {
+	{ "memory", FAULT_MEMORY, ENOMEM, WANT, { IST_NO_MEMORY } },
 	{ "mmap", FAULT_MMAP, ENOMEM, WANT, { IST_NO_MEMORY } },
 	{ "memfd", FAULT_MEMFD, EMFILE, WANT, { IST_LIMIT } },
 	{ "memfd-mem", FAULT_MEMFD, ENOMEM, WANT, { IST_NO_MEMORY } },
@@ -49,6 +51,9 @@ static const struct row rows[] = {
 	{ "epoll", FAULT_EPOLL, EMFILE, WANT, { IST_LIMIT } },
 	{ "epoll-mem", FAULT_EPOLL, ENOMEM, WANT, { IST_NO_MEMORY } },
 	{ "watch-mem", FAULT_WATCH, ENOMEM, WANT, { IST_NO_MEMORY } },
+	{ "watch-full", FAULT_WATCH, ENOSPC, WANT, { IST_LIMIT } },
+	{ "pair", FAULT_PAIR, EMFILE, WANT, { IST_LIMIT } },
+	{ "pair-mem", FAULT_PAIR, ENOBUFS, WANT, { IST_NO_MEMORY } },
 	{ "socket", FAULT_SOCKET, EMFILE, WANT, { IST_LIMIT } },
 	{ "socket-mem", FAULT_SOCKET, ENOBUFS, WANT, { IST_NO_MEMORY } },
 	{ "bind", FAULT_BIND, EADDRINUSE, WANT, { IST_LIMIT, IST_CONFLICT } },
@@ -90,10 +95,16 @@ static const struct row rows[] = {
 	{ "receive", FAULT_RECEIVE, ECONNRESET, BROKEN, { IST_IO } },
 	{ "receive-intr", FAULT_RECEIVE, EINTR, HEALS, { 0 } },
 	{ "poll-intr", FAULT_POLL, EINTR, HEALS, { 0 } },
+	{ "poll-mem", FAULT_POLL, ENOMEM, HEALS, { 0 } },
 	{ "dup", FAULT_DUP, EMFILE, WANT, { IST_LIMIT } },
+	{ "lock", FAULT_LOCK, ENOLCK, WANT, { IST_IO } },
+	{ "access", FAULT_ACCESS, EACCES, WANT, { IST_DENIED } },
+	{ "advise", FAULT_ADVISE, EAGAIN, HEALS, { 0 } },
 	{ "cpus", FAULT_CPUS, EINVAL, HEALS, { 0 } },
 	{ "random-again", FAULT_RANDOM, EAGAIN, WANT, { IST_IO } },
 	{ "interfaces", FAULT_INTERFACES, ENOMEM, WANT, { IST_NO_MEMORY } },
+	{ "resolve", FAULT_RESOLVE, EAI_AGAIN, HEALS, { 0 } },
+	{ "resolve-mem", FAULT_RESOLVE, EAI_MEMORY, WANT, { IST_NO_MEMORY } },
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
 
@@ -113,7 +124,7 @@ struct all {
 	_Atomic uint32_t over;     /* the faulty one has given up, or is through */
 	_Atomic uint32_t early;    /* it did so before it could be heard of */
 	_Atomic uint32_t through;  /* there is no n-th call */
-	_Atomic uint32_t n;        /* the moment at hand */
+	_Atomic uint32_t row, n;   /* of the row at hand, the moment at hand */
 	_Atomic uint32_t lives;    /* so far */
 	struct seen seen[SIZE];
 };
@@ -122,6 +133,7 @@ struct play {
 	const struct row *row;
 	uint32_t n_rows;    /* from there on; more than one: each with a victim and a transport of its own */
 	uint32_t victim, transport;
+	uint32_t at_row;
 	long from, step;
 	uint32_t moments;   /* at most; 0: all */
 	bool tell;
@@ -140,6 +152,7 @@ struct life {
 	uint8_t version;    /* every byte of the update */
 	bool faulty;        /* while it is, and this is the faulty one */
 	bool called_off;
+	bool cold;          /* its pool gets nothing beforehand */
 	char source[96], dest[96], at[96], shm[64], name[64];
 };
 
@@ -407,14 +420,16 @@ use_group(struct life *l, struct ist_group *g)
 static ist_err
 begin(struct life *l)
 {
-	struct ist_env_args env = { .struct_size = sizeof(env) };
+	struct ist_env_args env = { .struct_size = sizeof(env), .alloc = fault_alloc, .free = fault_free, .mem_ctx = &l->cold };
 	struct ist_endpoint_args ep = { .struct_size = sizeof(ep), .transport = l->p->transport };
 	ist_err e = IST_OK;
 
 	if (!l->env)
 		e = went(l, "env_new", ist_env_new(&env, &l->env, &l->err));
+	l->cold = l->p->row->call == FAULT_MEMORY;
 	if (!e && !l->ep)
 		e = went(l, "endpoint_new", ist_endpoint_new(l->env, &ep, &l->ep, &l->err));
+	l->cold = false;
 	return e;
 }
 
@@ -472,7 +487,7 @@ is_told(const struct play *p, const struct seen *seen, uint32_t rank)
 	if (p->row->manner == BROKEN && s->code == IST_TIMEOUT && !strcmp(s->where, "group_new"))
 		return true; /* cut off from rank 0 in the roll-call, it dials again: there may be another one */
 	if (rank == p->victim)
-		return among(s->code, p->row->codes) || (lost && (p->row->manner == BROKEN || s->names >> rank & 1));
+		return among(s->code, p->row->codes) || (lost && p->row->manner == BROKEN);
 	return (lost || among(s->code, p->row->codes)) && (p->row->manner == BROKEN || s->names >> p->victim & 1);
 }
 
@@ -579,6 +594,7 @@ one_moment(struct life *l, long n, uint32_t fds, uint32_t threads)
 	atomic_store(&l->all->over, 0);
 	atomic_store(&l->all->early, 0);
 	atomic_store(&l->all->n, (uint32_t)n);
+	atomic_store(&l->all->row, p->at_row);
 	atomic_fetch_add(&l->all->lives, 1);
 	meet(l);
 	snprintf(l->name, sizeof(l->name), "%s%ld", p->row->name, n);
@@ -616,6 +632,14 @@ transport_of(bool tcp)
 	return tcp ? IST_TRANSPORT_TCP : IST_TRANSPORT_AUTO;
 }
 
+/* Of many rows each has a victim and a transport of its own. */
+static void
+cast(struct play *p, uint32_t row)
+{
+	p->victim = row % SIZE;
+	p->transport = transport_of(row & 1);
+}
+
 static int
 rank_main(struct ranks *r, uint32_t rank, void *arg)
 {
@@ -640,10 +664,10 @@ rank_main(struct ranks *r, uint32_t rank, void *arg)
 		long n = p->from;
 		uint32_t moments = 0;
 
+		p->at_row = i;
 		if (p->n_rows > 1) {
 			n = 1 + i % 4;
-			p->victim = i % SIZE;
-			p->transport = transport_of(i & 1);
+			cast(p, i);
 			set_place(&l);
 		}
 		p->row = &first[i];
@@ -728,8 +752,11 @@ play(const struct row *row, uint32_t n_rows, uint32_t victim, uint32_t transport
 		ranks_start_all(&p.ranks, rank_main, &p);
 		bad = reap(&p.ranks);
 		wrong += bad != 0;
+		if (bad && n_rows > 1)
+			cast(&p, atomic_load(&all->row));
 		if (bad)
-			fprintf(stderr, "BAD: %s victim %u %s n %u\n", row->name, victim, transport == IST_TRANSPORT_TCP ? "tcp" : "auto", atomic_load(&all->n));
+			fprintf(stderr, "BAD: %s victim %u %s n %u\n", row[atomic_load(&all->row)].name, p.victim, p.transport == IST_TRANSPORT_TCP ? "tcp" : "auto",
+				atomic_load(&all->n));
 		p.from = (long)atomic_load(&all->n) + step;
 		ranks_fini(&p.ranks);
 		help_remove(p.dir);
