@@ -3,7 +3,7 @@
  * cuda_api.h - the calls of NVIDIA's driver library that the CUDA device makes, found at run time: libcuda.so.1 comes with
  * the driver, and its interface only grows. Names are those that the library exports, with the suffix of the version whose
  * types stand here (without it some of them are 32 bits wide). Types and numbers are those of cuda.h 12 and 13, and
- * tests/cuda_header.c holds them against a real one.
+ * tests/cuda_header.cc holds them against a real one.
  */
 #ifndef ISTHMUS_DEVICES_CUDA_API_H
 #define ISTHMUS_DEVICES_CUDA_API_H
