@@ -801,8 +801,10 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 	e = ist__form_await_word(f, IST__PHASE, step, what, &told);
 	if (mine == IST_TIMEOUT && e == IST_TIMEOUT && told.n_ranks > 0 && told.ranks[0] != 0)
 		mine = IST_OK; /* rank 0 has heard all */
-	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT || is_ours(f, err)))
-		return mine; /* ours is the better story */
+	if (mine && e != IST_ABORTED && (e == IST_OK || e == IST_PEER_LOST || e == IST_TIMEOUT || is_ours(f, err))) {
+		ist__form_own(f, err); /* ours is the better story */
+		return mine;
+	}
 	if (e) {
 		ist__error_copy(err, &told);
 		return e;
