@@ -456,7 +456,7 @@ gone_before_roll(struct ist__form *f, struct ist_error *err)
 	e = gone_error(f, &why);
 	if (!e)
 		return IST_OK;
-	if (e != IST_EVICTED)
+	if (e != IST_EVICTED && why.ranks[0] != 0) /* what befell itself rank 0 knows best */
 		ist__form_tell_root(f, &why); /* where it can't be, the connection's end is all that it hears */
 	ist__error_copy(err, &why);
 	return e;
