@@ -254,6 +254,10 @@ ist__host_coop_decide(struct ist_chan *chan, struct part *part)
 	return true;
 }
 
+/* That of a member which has all its bytes, and has left, before we came: nothing is to be written there, and what it has copied
+ * into others' memory is copied again. */
+static const struct seat empty_seat;
+
 static ist_err
 add_hand(struct ist_chan *chan, struct part *part, uint32_t rank)
 {
@@ -263,9 +267,11 @@ add_hand(struct ist_chan *chan, struct part *part, uint32_t rank)
 	struct record where = { .bytes = part->bytes };
 
 	*hand = (struct hand){ .seat = rank == chan->rank ? &chan->ctl->seats[crew->mine] : seat_of(peer->ctl, crew->key) };
-	if (!hand->seat)
+	if (!hand->seat && rank == crew->publisher)
 		return IST_MISMATCH;
-	if (rank == chan->rank) {
+	if (!hand->seat) {
+		hand->seat = &empty_seat;
+	} else if (rank == chan->rank) {
 		hand->to = part->publisher == IST_NO_RANK ? NULL : part->op.dst.addr;
 	} else if (rank != crew->publisher) {
 		ist_err err;
