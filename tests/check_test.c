@@ -2,7 +2,8 @@
  *
  * check_test.c - the conformance suite against backends whose faults are known: exactly the checks named must fail, and
  * none on a good one. Usage: check_test PLUGIN.so [CHECK,CHECK...]. Built with CHECK_BACKEND and CHECK_DEVICE it takes that
- * built-in backend with that double of a device, and the first argument is only its name.
+ * built-in backend with that double of a device, or with the real GPUs if ISTHMUS_TEST_DEVICE is cuda, and the first argument is
+ * only its name.
  */
 #include "conformance.h"
 
@@ -11,8 +12,23 @@
 #include <string.h>
 
 #ifdef CHECK_BACKEND
+#include "devices/cuda.h"
 #include "lazy_device.h"
 const struct ist_backend *CHECK_BACKEND(void);
+
+/* No context is made before a check's own process asks for one. */
+static const struct ist_device *
+device(void)
+{
+	const char *which = getenv("ISTHMUS_TEST_DEVICE");
+	static struct ist_device cuda;
+	static struct ist__ctx ctx;
+
+	if (!which || strcmp(which, "cuda") != 0)
+		return &CHECK_DEVICE;
+	ist__ctx_init(&ctx);
+	return ist__cuda_new(&ctx, &cuda) ? &cuda : NULL;
+}
 #endif
 
 static struct conformance_report report;
@@ -52,7 +68,7 @@ int
 main(int argc, char **argv)
 {
 	const char *want = argc > 2 ? argv[2] : "";
-	struct conformance_args args = { .guard_s = 45, .tell = tell };
+	struct conformance_args args = { .guard_s = getenv("ISTHMUS_TEST_DEVICE") ? 300 : 45, .tell = tell };
 	int wrong = 0;
 
 	if (argc < 2)
@@ -61,7 +77,7 @@ main(int argc, char **argv)
 	args.path = argv[1];
 #ifdef CHECK_BACKEND
 	args.backend = CHECK_BACKEND();
-	args.device = &CHECK_DEVICE;
+	args.device = device();
 	args.only = getenv("CHECK_ONLY");
 #endif
 	conformance_run_args(&args, &report);

@@ -25,6 +25,8 @@ kit_is_double(void)
 
 /* ---- is there anything to test on ---- */
 
+static uint32_t devices = LAZY_DEVICES;
+
 struct answer {
 	uint32_t devices;
 	char why[256];
@@ -74,9 +76,17 @@ kit_devices(char why[256])
 	}
 	CHECK(waitpid(pid, &status, 0) == pid);
 	snprintf(why, 256, "%s", a->why[0] ? a->why : "looking for devices ended the process");
-	n = a->devices;
+	n = devices = a->devices;
 	munmap(a, sizeof(*a));
 	return n;
+}
+
+uint32_t
+kit_ranks(uint32_t n)
+{
+	const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+
+	return kit_is_double() || !shared || strcmp(shared, "1") != 0 ? n : 4 * n;
 }
 
 /* ---- members ---- */
@@ -96,11 +106,11 @@ void
 kit_init(struct kit *k, uint32_t rank)
 {
 	struct ist_env_args ea = { .struct_size = sizeof(ea), .log_level = IST_LOG_INFO, .log = on_log, .log_ctx = k };
-	struct ist_endpoint_args pa = { .struct_size = sizeof(pa), .mem = IST_MEM_CUDA, .device = (int32_t)rank };
+	struct ist_endpoint_args pa = { .struct_size = sizeof(pa), .mem = IST_MEM_CUDA, .device = (int32_t)(rank % devices) };
 	struct ist_status why = { .struct_size = sizeof(why) };
 
 	memset(k, 0, sizeof(*k));
-	k->device = (int32_t)rank;
+	k->device = pa.device;
 	ist_error_init(&k->m.err);
 	CHECK_ERR(IST_OK, ist_env_new(&ea, &k->m.env, &k->m.err), &k->m.err);
 	if (kit_is_double())

@@ -21,6 +21,8 @@ struct kit {
 bool kit_is_double(void);
 /* How many devices there are; 0: none, why says why not. Asked in a process of its own, since CUDA does not survive a fork. */
 uint32_t kit_devices(char why[256]);
+/* How many ranks they can have: more than one each only where NCCL was told so (NCCL_MULTI_RANK_GPU_ENABLE). */
+uint32_t kit_ranks(uint32_t devices);
 
 void kit_init(struct kit *k, uint32_t rank);
 ist_err kit_join(struct kit *k, struct ranks *r, const char *name, uint32_t rank, const char *options);

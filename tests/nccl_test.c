@@ -2,7 +2,7 @@
  *
  * nccl_test.c - groups over the nccl backend: every operation in every type and many sizes against a plain loop, streams,
  * groups one after the other and side by side. Over doubles, where NCCL_DOUBLE says so; else on the devices that there are, one rank
- * each: with one a group of one. Real processes.
+ * each (with one a group of one), or four each with NCCL_MULTI_RANK_GPU_ENABLE=1. Real processes.
  */
 #include "nccl_kit.h"
 
@@ -346,10 +346,22 @@ messages_go_around(void **state)
 
 /* ---- groups ---- */
 
+/* What the device has left; doubles never say less. */
+static uint64_t
+device_left(struct kit *k)
+{
+	struct ist_device_info info = { .struct_size = sizeof(info) };
+	struct ist_status why = { .struct_size = sizeof(why) };
+
+	CHECK(!k->d->info(k->d->self, k->device, &info, &why));
+	return info.bytes_free;
+}
+
 static int
 joins_often(struct ranks *r, uint32_t rank, void *arg)
 {
 	uint32_t fds = 0, threads = 0, rounds = *(uint32_t *)arg;
+	uint64_t left = 0;
 	int live = 0;
 	double until;
 	struct kit k;
@@ -362,17 +374,20 @@ joins_often(struct ranks *r, uint32_t rank, void *arg)
 			fds = count_fds();
 			threads = count_threads();
 			live = lazy_live();
+			left = device_left(&k) - (64 << 20); /* of a group that another is still about to leave */
 		}
 		snprintf(name, sizeof(name), "often%u", i);
 		CHECK_ERR(IST_OK, kit_join(&k, r, name, rank, NULL), &k.m.err);
 		one_act(&k, &(struct act){ .kind = IST_OP_BROADCAST, .root = i % r->n, .rank = rank, .size = r->n, .count = 100 + i }, false);
 		kit_part(&k);
 	}
-	for (until = now_s() + 5; (count_threads() > threads || count_fds() > fds) && now_s() < until;)
+	for (until = now_s() + 5; (count_threads() > threads || count_fds() > fds || device_left(&k) < left) && now_s() < until;)
 		sched_yield(); /* what ends by itself is on its way */
 	if (count_threads() > threads || count_fds() > fds + 1 || lazy_live() > live)
 		fprintf(stderr, "threads %u -> %u, descriptors %u -> %u, device %d -> %d\n", threads, count_threads(), fds, count_fds(), live, lazy_live());
-	CHECK(count_threads() <= threads && count_fds() <= fds + 1 && lazy_live() <= live);
+	if (device_left(&k) < left)
+		fprintf(stderr, "the device had %.1f MiB left, and has %.1f\n", (double)left / (1 << 20), (double)device_left(&k) / (1 << 20));
+	CHECK(count_threads() <= threads && count_fds() <= fds + 1 && lazy_live() <= live && device_left(&k) >= left);
 	CHECK(k.busy == 0);
 	kit_fini(&k);
 	return 0;
@@ -525,7 +540,8 @@ main(void)
 		printf("skipped: %s\n", why);
 		return 77;
 	}
-	most = devices < 4 ? devices : 4;
+	most = kit_ranks(devices);
+	most = most < 4 ? most : 4;
 	printf("%u devices, %s: groups of up to %u ranks\n", devices, kit_is_double() ? "doubles" : "real", most);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

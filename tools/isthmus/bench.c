@@ -138,6 +138,12 @@ bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_
 	free(sorted);
 }
 
+void
+bench_add_one(struct bench *b, const char *name, uint64_t bytes, double seconds)
+{
+	bench_add(b, name, bytes, &(struct bench_samples){ .seconds = &seconds, .n = 1 }, b->limit_gbps);
+}
+
 int
 bench_sample(struct bench *b, const struct bench_row *row, double *seconds)
 {

@@ -53,6 +53,8 @@ int bench_measure(struct bench *b, const struct bench_row *row);
 int bench_sample(struct bench *b, const struct bench_row *row, double *seconds);
 /* A row from samples that were taken otherwise (already those of the slowest rank). at may be NULL. */
 void bench_add(struct bench *b, const char *name, uint64_t bytes, const struct bench_samples *samples, double limit_gbps);
+/* A row of one sample. */
+void bench_add_one(struct bench *b, const char *name, uint64_t bytes, double seconds);
 int bench_slowest(struct bench *b, double mine, double *out);
 int bench_barrier(struct bench *b);
 /* For what one process does alone, where no operation of a group ends it: EXIT_DONE until a signal comes or time is over. */
@@ -63,6 +65,9 @@ void *bench_buffer(uint64_t bytes); /* touched, 4 KiB aligned; free() */
 
 /* Fills limit_gbps and limit for a broadcast from rank 0: through memory where all ranks share it, else over sockets. */
 int bench_limit(struct bench *b);
+/* The same on devices: the first n_sources ranks bring memory of the host onto theirs, or (from_host false) the others copy out of
+ * theirs. GB/s of all payload, or of what each receiver gets. */
+int bench_device_limit(struct bench *b, uint32_t n_sources, bool from_host);
 void bench_limit_end(struct bench *b);
 /* Both in GB/s of payload at each receiver; 0: could not be measured. What was found is noted in b->machine. */
 int bench_memory_limit(struct bench *b, double *out);

@@ -20,7 +20,7 @@ group_once(struct bench *b, void *arg)
 {
 	struct made *made = arg;
 
-	return session_group(&b->s, b->s.at, "bench", b->s.rank, b->s.world, &made->group);
+	return session_group(&b->s, b->s.at, "bench", b->s.rank, b->s.world, b->s.backend[0] ? b->s.backend : NULL, &made->group);
 }
 
 static int
@@ -45,12 +45,13 @@ free_once(struct bench *b, void *arg)
 	return EXIT_DONE;
 }
 
-/* Two rows: what make makes, and its end. The first of each is to warm up, and is not counted. */
+/* Two rows: what make makes, and its end. The first of each is to warm up, and not counted; on a device it is a row of its own. */
 static int
 make_and_free(struct bench *b, const char *name, int (*make)(struct bench *b, void *arg), struct made *made)
 {
 	double *room = calloc(4 * (b->repeat + 1), sizeof(double));
 	uint32_t n = b->repeat;
+	double first = 0;
 	struct bench_samples makes = { .seconds = room, .at = room ? room + n + 1 : NULL, .n = n };
 	struct bench_samples frees = { .seconds = room ? room + 2 * (n + 1) : NULL, .at = room ? room + 3 * (n + 1) : NULL, .n = n };
 	struct bench_row make_row = { .inner = 1, .once = make, .arg = made }, free_row = { .inner = 1, .once = free_once, .arg = made };
@@ -62,10 +63,14 @@ make_and_free(struct bench *b, const char *name, int (*make)(struct bench *b, vo
 
 		makes.at[k] = (double)now_ns() / 1e9;
 		status = bench_sample(b, &make_row, &makes.seconds[k]);
+		first = i ? first : makes.seconds[k];
 		frees.at[k] = (double)now_ns() / 1e9;
 		if (status == EXIT_DONE)
 			status = bench_sample(b, &free_row, &frees.seconds[k]);
 	}
+	snprintf(text, sizeof(text), "first %s", name);
+	if (status == EXIT_DONE && b->s.mem != IST_MEM_HOST) /* it opens libraries, and wakes the device */
+		bench_add_one(b, text, 0, first);
 	snprintf(text, sizeof(text), "free %s", name);
 	if (status == EXIT_DONE) {
 		bench_add(b, name, 0, &makes, 0);

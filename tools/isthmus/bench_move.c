@@ -2,7 +2,8 @@
  *
  * bench_move.c - broadcasts of memory: into private copies, out of and into plain memory, or memory of the group
  * (ist_group_alloc) at both ends; and as views, which receivers read where the root has them. Buffers are cut from an arena
- * far larger than the caches, touched beforehand, a new cut for each broadcast. What has arrived is looked at.
+ * far larger than the caches, touched beforehand, a new cut for each broadcast. What has arrived is looked at. On a device: between
+ * memory of the members' devices.
  */
 #include "bench.h"
 #include "fill.h"
@@ -46,7 +47,7 @@ static int
 broadcast_once(struct bench *b, void *arg)
 {
 	struct move *m = arg;
-	struct ist_buf none = { .device = -1 }, buf = none;
+	struct ist_buf none = { .device = -1 }, buf = { .mem = (uint16_t)b->s.mem, .device = b->s.device };
 	struct ist_coll_args args = { .struct_size = sizeof(args), .flags = m->view ? IST_OP_VIEW : 0, .timeout_ns = cli_left_ns(b->cli) };
 	struct ist_req *req;
 	struct ist_error err;
@@ -131,6 +132,37 @@ rows_of_group(struct bench *b, const uint64_t *sizes, size_t n, uint64_t room)
 	return status;
 }
 
+/* Memory to cut from; on a device it is written to once, so that it is there. */
+static int
+arena_of(struct bench *b, struct move *m)
+{
+	void *host = bench_buffer(m->room), *far = NULL;
+	struct ist_error err;
+	ist_err e = IST_OK;
+
+	ist_error_init(&err);
+	m->arena = host;
+	if (!host)
+		return cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)m->room);
+	if (b->s.mem == IST_MEM_HOST)
+		return EXIT_DONE;
+	e = ist_device_alloc(b->s.env, b->s.mem, b->s.device, m->room, &far, &err);
+	if (!e)
+		e = ist_device_copy(b->s.env, b->s.mem, b->s.device, far, host, m->room, &err);
+	free(host);
+	m->arena = far;
+	return e ? cli_fail(b->cli, &err) : EXIT_DONE;
+}
+
+static void
+arena_free(struct bench *b, struct move *m)
+{
+	if (b->s.mem == IST_MEM_HOST)
+		free(m->arena);
+	else if (m->arena)
+		(void)ist_device_free(b->s.env, b->s.mem, b->s.device, m->arena);
+}
+
 int
 bench_broadcast(struct bench *b)
 {
@@ -139,15 +171,15 @@ bench_broadcast(struct bench *b)
 	const uint64_t *sizes = only ? &only : usual;
 	size_t n = only ? 1 : sizeof(usual) / sizeof(usual[0]);
 	struct move m = { .room = sizes[n - 1] > BENCH_ARENA ? sizes[n - 1] : BENCH_ARENA };
-	int status = bench_limit(b);
+	bool far = b->s.mem != IST_MEM_HOST;
+	int status = far ? bench_device_limit(b, 1, false) : bench_limit(b);
 
-	m.arena = bench_buffer(m.room);
-	if (status == EXIT_DONE && !m.arena)
-		status = cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "%llu bytes", (unsigned long long)m.room);
+	if (status == EXIT_DONE)
+		status = arena_of(b, &m);
 	for (size_t i = 0; status == EXIT_DONE && i < n; i++)
 		status = row_of(b, &m, "broadcast", sizes[i]);
-	free(m.arena);
-	if (status == EXIT_DONE && b->s.world > 1)
+	arena_free(b, &m);
+	if (status == EXIT_DONE && b->s.world > 1 && !far)
 		status = rows_of_group(b, sizes, n, m.room);
 	bench_limit_end(b);
 	return status;

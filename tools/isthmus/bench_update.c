@@ -186,13 +186,6 @@ sample_of(struct bench *b, struct update *u, uint32_t i)
 	return status == EXIT_DONE && b->limit.sample ? b->limit.sample(b, b->limit.arg, &u->samples.limits[i]) : status;
 }
 
-/* A row of one sample. */
-static void
-add_one(struct bench *b, const char *name, uint64_t bytes, double seconds)
-{
-	bench_add(b, name, bytes, &(struct bench_samples){ .seconds = &seconds, .n = 1 }, b->limit_gbps);
-}
-
 static int
 run(struct bench *b, struct update *u)
 {
@@ -210,17 +203,23 @@ run(struct bench *b, struct update *u)
 	if (status == EXIT_DONE)
 		status = bench_slowest(b, u->register_s, &slow);
 	if (status == EXIT_DONE) {
-		add_one(b, "register", 0, slow);
+		bench_add_one(b, "register", 0, slow);
 		status = bench_slowest(b, u->gather_s, &slow);
 	}
 	if (status == EXIT_DONE) {
-		add_one(b, "gather", 0, slow);
-		add_one(b, "update, first", u->report.bytes, first);
+		bench_add_one(b, "gather", 0, slow);
+		bench_add_one(b, "update, first", u->report.bytes, first);
 		if (!b->limit.sample)
 			u->samples.limits = NULL;
 		bench_add(b, "update", u->report.bytes, &u->samples, b->limit_gbps);
 	}
 	return status;
+}
+
+static int
+limit_of(struct bench *b, const struct update *u)
+{
+	return b->s.mem == IST_MEM_HOST ? bench_limit(b) : bench_device_limit(b, u->n_sources, !option_number(&b->cli->o, OPT_SOURCES_ON, 0));
 }
 
 int
@@ -237,7 +236,7 @@ bench_update(struct bench *b)
 	else if (b->s.world < 2 || u.n_sources >= b->s.world)
 		status = cli_usage(b->cli, "update needs at least 2 ranks, and one more than --sources");
 	else
-		status = u.samples.seconds && u.samples.at && limits ? bench_limit(b) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+		status = u.samples.seconds && u.samples.at && limits ? limit_of(b, &u) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
 	if (status == EXIT_DONE)
 		status = run(b, &u);
 	bench_limit_end(b);

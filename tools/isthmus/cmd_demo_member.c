@@ -52,7 +52,7 @@ start_world(struct transfer *t, struct world *w, struct ist_group **own)
 		return EXIT_DONE;
 	}
 	status = session_group(&t->s, t->s.at, trainer ? "trainers" : "engines", trainer ? t->s.rank : t->s.rank - TRAINERS,
-		trainer ? TRAINERS : t->s.world - TRAINERS, own);
+		trainer ? TRAINERS : t->s.world - TRAINERS, NULL, own);
 	if (status != EXIT_DONE)
 		return status;
 	world_own(w, *own);

@@ -121,6 +121,7 @@ static void
 order_body(struct cf_rank *r)
 {
 	static const uint64_t bytes[2] = { ORDER_BYTES, 300 << 10 };
+	bool in_turn = r->t->shared->traits & IST_TRAIT_ONE_ORDER; /* what is started later may wait: a SEND and a RECV go together */
 
 	for (int round = 0; round < 2; round++) {
 		struct ist_task *sends[ORDER], *recvs[ORDER];
@@ -137,14 +138,15 @@ order_body(struct cf_rank *r)
 			struct ist_op s = cf_send(cf_next(r), 10 + i, src[i].addr, bytes[round]);
 			struct ist_op v = cf_recv(cf_prev(r), 10 + i, dst[i].addr, bytes[round]);
 
-			sends[i] = cf_start(r, &s, 1);
-			recvs[i] = cf_start(r, &v, 1);
+			sends[i] = in_turn ? cf_start(r, (struct ist_op[]){ s, v }, 2) : cf_start(r, &s, 1);
+			recvs[i] = in_turn ? NULL : cf_start(r, &v, 1);
 		}
 		for (uint64_t i = 0; i < n; i++) {
-			cf_done(r, recvs[i]);
+			cf_done(r, in_turn ? sends[i] : recvs[i]);
 			CF_CHECK(r->t, cf_differs(dst[i].addr, bytes[round], 1000 * (cf_prev(r) + 1) + i) == UINT64_MAX,
 				"message %llu did not arrive in its turn", (unsigned long long)i);
-			cf_done(r, sends[i]);
+			if (!in_turn)
+				cf_done(r, sends[i]);
 			cf_buf_free(&src[i]);
 			cf_buf_free(&dst[i]);
 		}
@@ -201,17 +203,19 @@ static void
 max_ops_body(struct cf_rank *r)
 {
 	uint64_t max = r->t->shared->max_ops, half = (max == 0 || max > 256 ? 256 : max) / 2;
-	uint8_t src[128], dst[128] = { 0 };
+	struct cf_buf src = cf_buf_new(r->t, 128, 0), dst = cf_buf_new(r->t, 128, 0);
 	struct ist_op ops[256] = { { 0 } };
 
 	half = half > 128 ? 128 : half;
 	for (uint64_t i = 0; i < half; i++) {
-		src[i] = (uint8_t)(i + 1);
-		ops[i] = cf_send(cf_next(r), i, &src[i], 1);
-		ops[half + i] = cf_recv(cf_prev(r), i, &dst[i], 1);
+		src.addr[i] = (uint8_t)(i + 1);
+		ops[i] = cf_send(cf_next(r), i, &src.addr[i], 1);
+		ops[half + i] = cf_recv(cf_prev(r), i, &dst.addr[i], 1);
 	}
 	cf_done(r, cf_start(r, ops, 2 * half));
-	CF_CHECK(r->t, memcmp(src, dst, half) == 0, "a start of %llu operations moved wrong bytes", (unsigned long long)(2 * half));
+	CF_CHECK(r->t, memcmp(src.addr, dst.addr, half) == 0, "a start of %llu operations moved wrong bytes", (unsigned long long)(2 * half));
+	cf_buf_free(&src);
+	cf_buf_free(&dst);
 }
 
 static void
@@ -335,7 +339,7 @@ static void
 ended_body(struct cf_rank *r)
 {
 	enum { TASKS = 10 };
-	uint8_t src[TASKS] = { 0 }, dst[TASKS];
+	struct cf_buf src = cf_buf_new(r->t, TASKS, 0), dst = cf_buf_new(r->t, TASKS, 0);
 	struct ist_task *tasks[TASKS];
 	struct ist_progress p;
 	uint64_t before, last;
@@ -343,7 +347,7 @@ ended_body(struct cf_rank *r)
 	cf_progress(r, &p);
 	before = last = p.ended;
 	for (uint64_t i = 0; i < TASKS; i++) {
-		struct ist_op ops[2] = { cf_send(cf_next(r), i, &src[i], 1), cf_recv(cf_prev(r), i, &dst[i], 1) };
+		struct ist_op ops[2] = { cf_send(cf_next(r), i, &src.addr[i], 1), cf_recv(cf_prev(r), i, &dst.addr[i], 1) };
 
 		tasks[i] = cf_start(r, ops, 2);
 	}
@@ -364,6 +368,8 @@ ended_body(struct cf_rank *r)
 		CF_CHECK(r->t, !r->t->b->test(r->chan, tasks[i], &st) && st.state == IST_DONE, "a task that was DONE is no more when asked again");
 		r->t->b->task_free(r->chan, tasks[i]);
 	}
+	cf_buf_free(&src);
+	cf_buf_free(&dst);
 }
 
 static void

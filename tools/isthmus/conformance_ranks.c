@@ -167,7 +167,7 @@ cf_open_args(const struct cf_rank *r)
 		.rank = r->rank,
 		.size = r->n,
 		.mem = cf_mem(r->t),
-		.device = cf_mem(r->t) == IST_MEM_HOST ? -1 : (int32_t)r->rank,
+		.device = cf_device(r),
 		.group = 7,
 		.generation = r->generation,
 		.deadline_ns = cf_now() + CF_PATIENCE_NS,
@@ -325,6 +325,8 @@ run(struct cf *t, uint32_t n, enum cf_how how, void (*body)(struct cf_rank *r), 
 	int socks[CF_RANKS_MAX][2], hub[CF_RANKS_MAX];
 
 	CF_CHECK(t, n <= CF_RANKS_MAX, "the suite runs at most %d ranks", CF_RANKS_MAX);
+	if (how == CF_THREADS && !bare && cf_mem(t) != IST_MEM_HOST && t->shared->devices && t->shared->devices < CF_RANKS_MAX)
+		how = CF_PROCESSES; /* of one process two ranks on a device would wait for each other; and devices don't survive a fork after it */
 	for (uint32_t i = 0; i < n; i++) {
 		CF_CHECK(t, !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, socks[i]), "the suite has no sockets");
 		ranks[i] = (struct rank_thread){ .r = { .t = t, .rank = i, .n = n, .hub = socks[i][1], .generation = generation, .seq = 1 } };

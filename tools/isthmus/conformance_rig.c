@@ -311,6 +311,14 @@ cf_mem(const struct cf *t)
 	return kind;
 }
 
+int32_t
+cf_device(const struct cf_rank *r)
+{
+	uint32_t devices = r->t->shared->devices;
+
+	return cf_mem(r->t) == IST_MEM_HOST ? -1 : (int32_t)(devices ? r->rank % devices : r->rank);
+}
+
 /* ---- operations ---- */
 
 void
@@ -365,7 +373,7 @@ cf_try_start(struct cf_rank *r, const struct ist_op *ops, uint64_t n, struct ist
 		if (cf_mem(r->t) == IST_MEM_HOST)
 			continue;
 		copies[i].src.mem = copies[i].dst.mem = (uint16_t)cf_mem(r->t);
-		copies[i].src.device = copies[i].dst.device = (int32_t)r->rank;
+		copies[i].src.device = copies[i].dst.device = cf_device(r);
 	}
 	cf_status(st);
 	e = r->t->b->start(r->chan, list, n, out, st);
@@ -472,16 +480,28 @@ cf_ring(struct cf_rank *r, uint64_t bytes, uint32_t skew)
 
 /* ---- buffers ---- */
 
+/* Memory that a backend for devices reaches as well: pinned by the device that it was lent, if that can. */
+static void *
+buf_alloc(struct cf *t, uint64_t bytes, const struct ist_device **pinned)
+{
+	const struct ist_device *d = t->b && cf_mem(t) != IST_MEM_HOST ? t->d : NULL;
+	struct ist_status why;
+	void *p = NULL;
+
+	*pinned = d && t->shared->devices && d->mem >> IST_MEM_PINNED & 1 ? d : NULL;
+	cf_status(&why);
+	if (*pinned ? d->alloc(d->self, 0, IST_MEM_PINNED, 0, bytes, &p, &why) : posix_memalign(&p, 64, bytes))
+		cf_fail(t, "the suite has no memory for %llu bytes %s", (unsigned long long)bytes, why.text);
+	return p;
+}
+
 struct cf_buf
 cf_buf_new(struct cf *t, uint64_t bytes, uint32_t skew)
 {
 	struct cf_buf b = { .bytes = bytes };
-	void *p;
 
 	skew %= 64;
-	if (posix_memalign(&p, 64, bytes + 2 * WALL + 64))
-		cf_fail(t, "the suite has no memory for %llu bytes", (unsigned long long)bytes);
-	b.base = p;
+	b.base = buf_alloc(t, bytes + 2 * WALL + 64, &b.pinned);
 	b.addr = b.base + WALL + skew;
 	memset(b.base, WALL_BYTE, WALL + skew);
 	memset(b.addr, EMPTY_BYTE, bytes);
@@ -492,7 +512,10 @@ cf_buf_new(struct cf *t, uint64_t bytes, uint32_t skew)
 void
 cf_buf_free(struct cf_buf *b)
 {
-	free(b->base);
+	if (b->pinned)
+		b->pinned->free(b->pinned->self, 0, IST_MEM_PINNED, b->base);
+	else
+		free(b->base);
 	b->base = b->addr = NULL;
 }
 

@@ -26,6 +26,7 @@ struct cf_shared {
 	/* facts, from the first check */
 	uint64_t native, mem, traits, max_ops;
 	uint32_t usable;
+	uint32_t devices;                /* of the device that is lent to the backend; 0: none is */
 	uint32_t size_ok[CF_RANKS_MAX + 1]; /* open takes a group of that size */
 	char reason[256];
 	char refusal[256];                  /* what it said where it takes no group of two */
@@ -43,8 +44,8 @@ struct cf {
 	struct cf_kept *kept;
 };
 
-/* Where buffers lie: the host's memory where the plug-in takes it; else it is memory of d's, which the suite reads and
- * writes as its own. */
+/* Where buffers lie: the host's memory where the plug-in takes it; else they are said to be d's, and are pinned by it where it can
+ * do that: the suite reads and writes them as its own. */
 uint32_t cf_mem(const struct cf *t);
 
 void cf_fail(struct cf *t, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
@@ -101,6 +102,8 @@ struct ist_open cf_open_args(const struct cf_rank *r);
 void cf_join(struct cf_rank *r);  /* open, offer, exchange, connect */
 void cf_leave(struct cf_rank *r); /* close */
 
+/* Whose memory this rank's buffers are: -1 of the host, else ranks take turns over the devices that there are. */
+int32_t cf_device(const struct cf_rank *r);
 uint32_t cf_next(const struct cf_rank *r);
 uint32_t cf_prev(const struct cf_rank *r);
 
@@ -127,6 +130,7 @@ struct cf_buf {
 	uint8_t *addr;
 	uint64_t bytes;
 	uint8_t *base;
+	const struct ist_device *pinned; /* whose it is; NULL: the C library's */
 };
 /* skew: how far off a 64-byte boundary. Filled with a byte that no pattern is likely to keep. */
 struct cf_buf cf_buf_new(struct cf *t, uint64_t bytes, uint32_t skew);

@@ -65,6 +65,15 @@ shut(struct cf *t, struct ist_chan *chan)
 }
 
 /* Not a rule: what the other checks must know. */
+static uint32_t
+devices_of(struct cf *t)
+{
+	struct ist_device_probe p = { .struct_size = sizeof(p) };
+
+	t->d->probe(t->d->self, &t->host, IST_START, &p);
+	return p.count;
+}
+
 void
 cf_facts(struct cf *t)
 {
@@ -77,6 +86,7 @@ cf_facts(struct cf *t)
 	s->traits = p.traits;
 	s->max_ops = p.max_ops;
 	snprintf(s->reason, sizeof(s->reason), "%s", p.reason ? p.reason : "");
+	s->devices = t->d ? devices_of(t) : 0;
 	if (!p.usable)
 		return;
 	for (uint32_t n = 1; n <= CF_RANKS_MAX; n++) {
@@ -204,8 +214,8 @@ must_flags_are_refused(struct cf *t)
 static void
 must_flags_body(struct cf_rank *r)
 {
-	char a = 1, b = 0;
-	struct ist_op ops[2] = { cf_send(cf_next(r), 1, &a, 1), cf_recv(cf_prev(r), 1, &b, 1) };
+	struct cf_buf buf = cf_buf_new(r->t, 2, 0);
+	struct ist_op ops[2] = { cf_send(cf_next(r), 1, &buf.addr[0], 1), cf_recv(cf_prev(r), 1, &buf.addr[1], 1) };
 	struct ist_task *task = NULL;
 	struct ist_status st;
 	ist_err e;
@@ -214,8 +224,10 @@ must_flags_body(struct cf_rank *r)
 	e = cf_try_start(r, ops, 2, &task, &st);
 	CF_CHECK(r->t, e == IST_UNSUPPORTED, "start with an unknown flag and IST_MUST must be UNSUPPORTED, it is %s", cf_name(e));
 	ops[0].flags = ops[1].flags = UNKNOWN_FLAG;
+	buf.addr[0] = 1;
 	cf_done(r, cf_start(r, ops, 2));
-	CF_CHECK(r->t, b == 1, "a byte did not arrive where an unknown flag without IST_MUST was given");
+	CF_CHECK(r->t, buf.addr[1] == 1, "a byte did not arrive where an unknown flag without IST_MUST was given");
+	cf_buf_free(&buf);
 }
 
 static void
@@ -296,19 +308,23 @@ codes_are_in_error_h(struct cf *t)
 static void
 refused_body(struct cf_rank *r)
 {
-	uint8_t mark[2] = { 0x11, 0x22 }, got = 0;
-	struct ist_op ops[3] = { cf_send(cf_next(r), 1, &mark[0], 1), cf_recv(cf_prev(r), 1, &got, 1), cf_send(cf_next(r), 2, &mark[0], 1) };
+	struct cf_buf buf = cf_buf_new(r->t, 3, 0);
+	uint8_t *mark = buf.addr, *got = buf.addr + 2;
+	struct ist_op ops[3] = { cf_send(cf_next(r), 1, &mark[0], 1), cf_recv(cf_prev(r), 1, got, 1), cf_send(cf_next(r), 2, &mark[0], 1) };
 	struct ist_task *task = NULL;
 	struct ist_status st;
 	ist_err e;
 
+	mark[0] = 0x11;
+	mark[1] = 0x22;
 	ops[2].kind = 60;
 	e = cf_try_start(r, ops, 3, &task, &st);
 	CF_CHECK(r->t, e == IST_UNSUPPORTED, "start with an unknown kind in its list must be UNSUPPORTED, it is %s", cf_name(e));
 	cf_barrier(r);
 	ops[0].src.addr = &mark[1];
 	cf_done(r, cf_start(r, ops, 2));
-	CF_CHECK(r->t, got == 0x22, "a start that was refused as UNSUPPORTED had sent something");
+	CF_CHECK(r->t, *got == 0x22, "a start that was refused as UNSUPPORTED had sent something");
+	cf_buf_free(&buf);
 }
 
 static void

@@ -272,7 +272,8 @@ session_give_up(struct session *s, const char *reason)
 }
 
 int
-session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, struct ist_group **out)
+session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, const char *backend,
+	struct ist_group **out)
 {
 	struct ist_group_args args = group_args(s);
 	struct ist_error err;
@@ -281,7 +282,7 @@ session_group(struct session *s, const char *at, const char *name, uint32_t rank
 	args.name = name;
 	args.rank = rank;
 	args.size = world;
-	args.backend = NULL;
+	args.backend = backend;
 	ist_error_init(&err);
 	return ist_group_new(s->endpoint, &args, out, &err) ? cli_fail(s->cli, &err) : EXIT_DONE;
 }

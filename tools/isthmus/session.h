@@ -41,8 +41,9 @@ int session_meet(struct session *s);   /* waits until the group has formed */
 /* This member can't go on, for a reason of its own: waits a second at most for the group to form, so that the others can be
  * told instead of waiting for us until their deadline. */
 void session_give_up(struct session *s, const char *reason);
-/* A second group at the same endpoint (demo: the member's own world). Blocks. */
-int session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, struct ist_group **out);
+/* A second group at the same endpoint (demo: the member's own world); backend NULL: the core's choice. Blocks. */
+int session_group(struct session *s, const char *at, const char *name, uint32_t rank, uint32_t world, const char *backend,
+	struct ist_group **out);
 /* Takes everything apart, bounded; s may be half made. */
 void session_close(struct session *s);
 int session_env(struct session *s, const struct cli *cli); /* an env alone, with this program's log */

@@ -87,5 +87,6 @@ struct nccl_calls {
 #define NCCL_OLDEST NCCL_V(2, 18, 1)   /* its abort needs no peer */
 #define NCCL_FP8 NCCL_V(2, 24, 0)      /* reduces 8-bit floats */
 #define NCCL_ALL_NATIVE NCCL_V(2, 28, 3) /* has all-to-all, gather and scatter */
+#define NCCL_SHARES_SINCE NCCL_V(2, 30, 0) /* several ranks may have one device, if NCCL_MULTI_RANK_GPU_ENABLE says so */
 
 #endif

@@ -8,13 +8,14 @@
 #include <unistd.h>
 
 #define CHOICE "ISTHMUS_NCCL_LIBRARY"
+#define NCCL_SHARE "NCCL_MULTI_RANK_GPU_ENABLE"
 
 static const char *const sonames[] = { "libnccl.so.2", "librccl.so.1" };
 
 /* What NCCL wants alike on all ranks, since each decides by it what all do. */
 static const char *const variables[] = { "NCCL_ALGO", "NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE",
 	"NCCL_SHM_DISABLE", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_COLLNET_ENABLE", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS",
-	"NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_CROSS_NIC", "NCCL_SOCKET_FAMILY" };
+	"NCCL_MAX_CTAS", "NCCL_NTHREADS", "NCCL_CROSS_NIC", "NCCL_SOCKET_FAMILY", NCCL_SHARE };
 _Static_assert(sizeof(variables) / sizeof(variables[0]) + 1 == NCCL_SETTINGS, "a place for each, and one for the version");
 
 static void
@@ -223,6 +224,14 @@ open_any(struct nccl_lib *lib)
 	}
 	snprintf(lib->reason, sizeof(lib->reason), "%s; install NCCL, or set " CHOICE " to its file", first);
 	return false;
+}
+
+bool
+ist__nccl_shares(const struct nccl_open *open)
+{
+	const char *asked = getenv(NCCL_SHARE);
+
+	return open->version >= NCCL_SHARES_SINCE && !open->rccl && asked && !strcmp(asked, "1");
 }
 
 /* ---- what members compare ---- */

@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { NCCL_TEXT = 256, NCCL_GATES = 64, NCCL_SETTINGS = 18, NCCL_VALUE = 200 };
+enum { NCCL_TEXT = 256, NCCL_GATES = 64, NCCL_SETTINGS = 19, NCCL_VALUE = 200 };
 
 /* Of one device: who is inside a call, and which channel has handed over what is not on its stream yet. */
 struct nccl_gate {
@@ -50,6 +50,8 @@ const char *ist__nccl_guess(struct nccl_lib *lib);
 bool ist__nccl_load(struct nccl_lib *lib, const struct ist_host *host);
 /* The library at path instead. False: why (of room bytes) says why not. */
 bool ist__nccl_open_at(const char *path, struct nccl_open *out, char *why, size_t room);
+/* Several ranks may have one device: the user has asked NCCL for it, and it is one that can. */
+bool ist__nccl_shares(const struct nccl_open *open);
 struct nccl_gate *ist__nccl_gate(struct nccl_lib *lib, int32_t device);
 
 #endif

@@ -20,6 +20,7 @@
 struct found {
 	const char *reason, *library, *version;
 	uint64_t naps;
+	bool shares; /* several ranks may have one device */
 };
 
 static void
@@ -38,6 +39,7 @@ look(struct nccl_lib *lib, const struct ist_host *host, uint32_t level, struct f
 	}
 	f->library = lib->open.path;
 	f->version = lib->version;
+	f->shares = ist__nccl_shares(&lib->open);
 	f->naps = lib->open.calls.suspend && lib->open.calls.resume ? NCCL_NAPS : 0;
 }
 
@@ -61,7 +63,7 @@ nccl_probe(void *self, const struct ist_host *host, uint32_t level, struct ist_p
 	if (IST_HAS(out, traits)) {
 		out->native_ops = NCCL_OPS | f.naps;
 		out->mem = 1u << IST_MEM_CUDA;
-		out->traits = IST_TRAIT_ONE_ORDER | IST_TRAIT_ONE_RANK | IST_TRAIT_NO_ABORT | IST_TRAIT_TELLS_LOSS;
+		out->traits = IST_TRAIT_ONE_ORDER | IST_TRAIT_NO_ABORT | IST_TRAIT_TELLS_LOSS | (f.shares ? 0 : IST_TRAIT_ONE_RANK);
 	}
 	if (IST_HAS(out, n_settings) && lib && out->usable && level > IST_LOOK) {
 		out->settings = lib->settings;
