@@ -78,7 +78,8 @@ IST_API ist_err ist_device_add(struct ist_env *env, const struct ist_device *tab
 
 /* How many devices there are whose memory is of that kind (enum ist_mem_kind); 0 also where there is no such library. Starts it. */
 IST_API ist_err ist_device_count(struct ist_env *env, uint32_t mem, uint32_t *out, struct ist_error *err);
-/* Memory there, for programs that don't use the maker's own library. bytes > 0. Freed by its owner before env. */
+/* Memory there, for programs that don't use the maker's own library; or, with mem IST_MEM_PINNED, memory of the host that the device
+ * copies from and to at its full speed. bytes > 0. Freed by its owner before env. */
 IST_API ist_err ist_device_alloc(struct ist_env *env, uint32_t mem, int32_t device, uint64_t bytes, void **out, struct ist_error *err);
 IST_API ist_err ist_device_free(struct ist_env *env, uint32_t mem, int32_t device, void *addr);
 /* To it, from it or inside it; over when it returns. */

@@ -8,12 +8,21 @@
 
 #include <isthmus.h>
 
+/* The kind of memory that is the device's own: pinned memory of the host is had from one as well. */
+static uint32_t
+own_kind(struct ist_env *env, uint32_t mem)
+{
+	const struct ist_device *d = mem == IST_MEM_PINNED ? ist__plug_device(env, mem) : NULL;
+
+	return !d ? mem : d->mem >> IST_MEM_ASCEND & 1 ? IST_MEM_ASCEND : IST_MEM_CUDA;
+}
+
 static ist_err
 find(struct ist_env *env, const char *op, uint32_t mem, int32_t device, struct ist__far *far, struct ist_error *err)
 {
 	ist_err e = ist__handle_check(env, IST__ENV, op, err);
 
-	return e ? e : ist__far_find(env, mem, device, op, far, err);
+	return e ? e : ist__far_find(env, own_kind(env, mem), device, op, far, err);
 }
 
 ist_err

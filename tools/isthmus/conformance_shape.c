@@ -474,6 +474,6 @@ const struct cf_entry cf_shape_checks[] = {
 	{ "unsupported_leaves_nothing_begun", unsupported_leaves_nothing_begun, 0 },
 	{ "close_takes_what_is_half_made", close_takes_what_is_half_made, 0 },
 	{ "hostile_wires_are_refused", hostile_wires_are_refused, 0 },
-	{ "fifty_cycles_leave_nothing", fifty_cycles_leave_nothing, 0 },
+	{ "fifty_cycles_leave_nothing", fifty_cycles_leave_nothing, 200 },
 	{ NULL, NULL, 0 },
 };
