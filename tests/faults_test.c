@@ -554,8 +554,10 @@ check_clean(const struct life *l, uint32_t fds, uint32_t threads)
 		snprintf(prefix, sizeof(prefix), "%s/sinks", l->p->dir);
 		CHECK(count_folder(prefix, "") == 1);
 	}
-	if (l->rank == MEMORY)
-		CHECK(count_folder("/dev/shm", l->shm) <= 1 && count_folder("/dev/shm", ".ist") == 0);
+	if (l->rank == MEMORY) {
+		snprintf(prefix, sizeof(prefix), ".%s", l->shm);
+		CHECK(count_folder("/dev/shm", l->shm) <= 1 && count_folder("/dev/shm", prefix) == 0);
+	}
 }
 
 static void

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cgroup.h"
+#include "base/openfd.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -10,7 +11,7 @@
 bool
 ist__slurp(const char *path, char *to, size_t room)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	int fd = ist__open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 	size_t n = 0;
 	ssize_t got = 0;
 

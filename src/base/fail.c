@@ -169,6 +169,7 @@ code_of(ist_err code, int sys)
 		return IST_NO_SPACE;
 	case EACCES:
 	case EPERM:
+	case EROFS:
 		return IST_DENIED;
 	default:
 		return code;

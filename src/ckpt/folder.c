@@ -2,6 +2,7 @@
 #include "ckpt/folder.h"
 
 #include "base/fail.h"
+#include "base/openfd.h"
 #include "ckpt/manifest.h"
 
 #include <dirent.h>
@@ -102,7 +103,7 @@ take(struct ist__folder *f, const char *name, struct ist_error *err)
 static ist_err
 scan(struct ist__folder *f, struct ist_error *err)
 {
-	int fd = openat(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = ist__open(f->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	ist_err e = IST_OK;
 	struct dirent *d;
@@ -129,7 +130,7 @@ ist__folder_enter(const struct ist__ctx *ctx, const char *path, struct ist__fold
 {
 	struct ist__folder f = { .ctx = ctx, .path = path };
 
-	f.fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	f.fd = ist__open(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 	if (f.fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, OP, "%s", path);
 	ist__arena_init(&f.arena, ctx);
@@ -181,7 +182,7 @@ fail_missing(const struct ist__folder *f, const char *name, int sys, struct ist_
 ist_err
 ist__folder_open(const struct ist__folder *f, const char *name, int *out_fd, struct ist_error *err)
 {
-	int fd = openat(f->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = ist__open(f->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
 	struct stat st;
 
 	if (fd < 0 && (errno == ENOENT || errno == ELOOP || errno == ENOTDIR))
@@ -216,7 +217,7 @@ is_folder(int dir, const char *name)
 static bool
 snapshot(const struct ist__folder *f, char *to, size_t room)
 {
-	int fd = openat(f->fd, "refs/main", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = ist__open(f->fd, "refs/main", O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
 	ssize_t n = fd < 0 ? -1 : read(fd, to, room - 1);
 	DIR *dir = NULL;
 	struct dirent *d;
@@ -230,7 +231,7 @@ snapshot(const struct ist__folder *f, char *to, size_t room)
 		if (to[0])
 			return true;
 	}
-	fd = openat(f->fd, "snapshots", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = ist__open(f->fd, "snapshots", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	dir = fd < 0 ? NULL : fdopendir(fd);
 	if (!dir && fd >= 0)
 		close(fd);
@@ -247,7 +248,7 @@ snapshot(const struct ist__folder *f, char *to, size_t room)
 static unsigned
 count_incomplete(int dir, const char *name)
 {
-	int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = ist__open(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *entry;
 	unsigned n = 0;

@@ -3,6 +3,7 @@
 
 #include "base/fail.h"
 #include "base/hash.h"
+#include "base/openfd.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 static ist_err
 fail_sys(int sys, const struct ist__place *p, const char *what, struct ist_error *err)
 {
-	return ist__fail_sys(err, sys == EROFS ? IST_DENIED : IST_IO, sys, OP, "%s: %s", p->path, what);
+	return ist__fail_sys(err, IST_IO, sys, OP, "%s: %s", p->path, what);
 }
 
 /* ---- where ---- */
@@ -144,7 +145,7 @@ ist__place_open(const struct ist__ctx *ctx, const char *path, bool parents, stru
 		return ist__fail_memory(err, OP);
 	e = resolve(&p, path, parents, err);
 	if (!e) {
-		p.parent = open(p.parent_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		p.parent = ist__open(AT_FDCWD, p.parent_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 		if (p.parent < 0)
 			e = fail_sys(errno, &p, "the folder around it", err);
 	}
@@ -183,7 +184,7 @@ ist__place_taken(const struct ist__place *p, struct stat *st)
 static bool
 remove_folder(int parent, const char *name)
 {
-	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = ist__open(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *d;
 
@@ -229,7 +230,7 @@ pid_in(const struct ist__place *p, const char *entry)
 static bool
 is_dead(const struct ist__place *p, const char *entry, long pid)
 {
-	int fd = openat(p->parent, entry, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	int fd = ist__open(p->parent, entry, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
 	bool dead;
 
 	if (fd < 0)
@@ -245,7 +246,7 @@ is_dead(const struct ist__place *p, const char *entry, long pid)
 void
 ist__place_sweep(const struct ist__place *p)
 {
-	int fd = openat(p->parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = ist__open(p->parent, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	struct dirent *d;
 
@@ -298,7 +299,7 @@ ist__place_make_folder(struct ist__place *p, struct ist_error *err)
 				break;
 			continue;
 		}
-		p->temp_fd = openat(p->parent, p->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		p->temp_fd = ist__open(p->parent, p->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 		if (p->temp_fd >= 0 && (!flock(p->temp_fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) && still_ours(p))
 			return IST_OK;
 		sys = p->temp_fd < 0 ? errno : EBUSY;

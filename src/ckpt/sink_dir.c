@@ -6,6 +6,7 @@
 #include "ckpt/sink.h"
 
 #include "base/fail.h"
+#include "base/openfd.h"
 #include "ckpt/folder.h"
 #include "ckpt/outfile.h"
 #include "ckpt/place.h"
@@ -67,7 +68,7 @@ check_replaceable(const struct dir *s, struct ist_error *err)
 	DIR *dir;
 	bool empty = true;
 	int sys;
-	int fd = openat(s->place.parent, s->place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = ist__open(s->place.parent, s->place.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
 
 	if (fd < 0 && errno == ENOENT)
 		return IST_OK;
@@ -133,7 +134,7 @@ close_files(struct dir *s)
 static ist_err
 create(struct dir *s, uint64_t i, const char *name, struct ist_error *err)
 {
-	s->fds[i] = openat(s->place.temp_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+	s->fds[i] = ist__open(s->place.temp_fd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (s->fds[i] < 0)
 		return ist__fail_sys(err, IST_IO, errno, OP, "%s: %s", s->place.path, name);
 	return IST_OK;
@@ -235,30 +236,35 @@ runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, str
 	return ist__one_file_runs(&s->file, item, r, addr, ONE_NAME, err);
 }
 
-/* The mode that a new folder gets here, whatever decides it (umask, ACLs of the folder around): ask by making one. */
-static mode_t
-usual_mode(int fd)
+/* The mode that a new folder gets here, whatever decides it (umask, ACLs of the folder around): ask by making one. It must not
+ * stay: the next update would find something that is no checkpoint's. 0 or an errno. */
+static int
+usual_mode(int fd, mode_t *mode)
 {
-	mode_t mode = 0755;
 	struct stat st;
 
+	*mode = 0755;
 	if (mkdirat(fd, ".mode", 0777))
-		return mode;
+		return 0;
 	if (!fstatat(fd, ".mode", &st, AT_SYMLINK_NOFOLLOW))
-		mode = st.st_mode & 07777;
-	unlinkat(fd, ".mode", AT_REMOVEDIR);
-	return mode;
+		*mode = st.st_mode & 07777;
+	return unlinkat(fd, ".mode", AT_REMOVEDIR) ? errno : 0;
 }
 
 static ist_err
 prepare(void *self, struct ist_error *err)
 {
 	struct dir *s = self;
+	mode_t mode;
+	int sys;
 
 	for (uint64_t i = 0; i < s->n; i++)
 		if (s->fds[i] >= 0 && fsync(s->fds[i]))
 			return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
-	if (fchmod(s->place.temp_fd, usual_mode(s->place.temp_fd)) || fsync(s->place.temp_fd))
+	sys = usual_mode(s->place.temp_fd, &mode);
+	if (sys)
+		return ist__fail_sys(err, IST_IO, sys, OP, "%s: a folder made to see its mode can't be removed", s->place.path);
+	if (fchmod(s->place.temp_fd, mode) || fsync(s->place.temp_fd))
 		return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 	return check_place(s, err);
 }
@@ -302,8 +308,16 @@ static const struct ist__sink_kind dir_kind = {
 static ist_err
 try_place(struct dir *s, struct ist_error *err)
 {
-	ist_err e = ist__place_make_folder(&s->place, err);
+	int fd = ist__open(s->place.parent, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	ist_err e;
 
+	if (fd >= 0) { /* it has no name, and is gone with its descriptor */
+		close(fd);
+		return IST_OK;
+	}
+	if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)
+		return ist__fail_sys(err, IST_IO, errno, OP, "%s: nothing can be made beside it", s->place.path);
+	e = ist__place_make_folder(&s->place, err);
 	ist__place_drop(&s->place);
 	return e;
 }

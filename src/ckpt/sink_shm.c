@@ -6,6 +6,7 @@
 #include "ckpt/sink.h"
 
 #include "base/fail.h"
+#include "base/openfd.h"
 #include "ckpt/outfile.h"
 #include "ckpt/place.h"
 
@@ -38,10 +39,12 @@ read_fd(void *ctx, uint64_t offset, void *to, uint64_t bytes, struct ist_error *
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n <= 0) {
-			ist__fail(err, IST_IO, OP, "can't be read");
+		if (n < 0)
+			ist__fail_sys(err, IST_IO, errno, OP, "can't be read");
+		else if (n == 0)
+			ist__fail(err, IST_IO, OP, "has become shorter while it was read");
+		if (n <= 0)
 			return false;
-		}
 		to = (uint8_t *)to + n;
 		offset += (uint64_t)n;
 		bytes -= (uint64_t)n;
@@ -50,7 +53,7 @@ read_fd(void *ctx, uint64_t offset, void *to, uint64_t bytes, struct ist_error *
 }
 
 static ist_err
-look_into(const struct shm *s, int fd, uint64_t bytes)
+look_into(const struct shm *s, int fd, uint64_t bytes, struct ist_error *err)
 {
 	struct ist__bytes_source source = { .ctx = &fd, .read = read_fd, .bytes = bytes, .name = s->place.name };
 	struct ist__st_args args = { .allow_trailing = true, .header_bytes_max = UINT64_C(1) << 40 };
@@ -59,7 +62,7 @@ look_into(const struct shm *s, int fd, uint64_t bytes)
 	ist_err e;
 
 	ist__arena_init(&arena, s->ctx);
-	e = ist__safetensors_read(&arena, &source, &args, &file, NULL);
+	e = ist__safetensors_read(&arena, &source, &args, &file, err);
 	ist__free(s->ctx, file.tensors);
 	ist__arena_fini(&arena);
 	return e;
@@ -68,23 +71,32 @@ look_into(const struct shm *s, int fd, uint64_t bytes)
 static ist_err
 check_place(const struct shm *s, struct ist_error *err)
 {
+	struct ist_error why;
 	struct stat st;
 	ist_err e = IST_CONFLICT;
 	int fd;
 
+	ist_error_init(&why);
 	if (!ist__place_taken(&s->place, &st))
 		return IST_OK;
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);
-	fd = openat(s->place.parent, s->place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-	if (fd < 0 && (errno == EMFILE || errno == ENFILE))
-		return ist__fail_sys(err, IST_LIMIT, errno, OP, "a look into %s", s->place.path);
-	if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode))
-		e = look_into(s, fd, (uint64_t)st.st_size);
+	fd = ist__open(s->place.parent, s->place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
+	if (fd < 0 && errno == ENOENT)
+		return IST_OK; /* somebody has taken it away */
+	if (fd < 0 && errno != ELOOP && errno != ENXIO) /* a link, a socket: what it is, is known */
+		return ist__fail_sys(err, IST_IO, errno, OP, "a look into %s", s->place.path);
+	if (fd >= 0 && fstat(fd, &st))
+		e = ist__fail_sys(&why, IST_IO, errno, OP, "can't be looked at");
+	else if (fd >= 0 && S_ISREG(st.st_mode))
+		e = look_into(s, fd, (uint64_t)st.st_size, &why);
 	if (fd >= 0)
 		close(fd);
-	if (e == IST_NO_MEMORY)
-		return ist__fail_memory(err, OP);
+	if (ist__fail_is_own(e)) { /* what it is, is not known */
+		ist__fail_prefix(&why, "%s: ", s->place.path);
+		ist__error_copy(err, &why);
+		return e;
+	}
 	return !e ? IST_OK : ist__fail(err, IST_CONFLICT, OP, "%s exists and is no safetensors file; it is not replaced", s->place.path);
 }
 
@@ -101,12 +113,12 @@ make_file(struct shm *s, struct ist_error *err)
 {
 	struct ist__place *p = &s->place;
 
-	p->temp_fd = openat(p->parent, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	p->temp_fd = ist__open(p->parent, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (p->temp_fd < 0) {
 		if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)
 			return fail_make(s, err);
 		ist__place_new_name(p);
-		p->temp_fd = openat(p->parent, p->temp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+		p->temp_fd = ist__open(p->parent, p->temp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 		if (p->temp_fd < 0) {
 			p->temp[0] = 0;
 			return fail_make(s, err);

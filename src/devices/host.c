@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/memfd.h"
+#include "base/openfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,7 +74,7 @@ static void
 machine_uuid(uint8_t out[16])
 {
 	char text[64];
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC), nibbles = 0;
+	int fd = ist__open(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC, 0), nibbles = 0;
 	ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof(text));
 
 	if (fd >= 0)

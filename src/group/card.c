@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "group/card.h"
 
+#include "base/openfd.h"
+
 #include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -54,7 +56,7 @@ host_hint(uint8_t out[16])
 	crypto_generichash_state st;
 	char boot[64] = "";
 	struct stat ns;
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	int fd = ist__open(AT_FDCWD, "/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC, 0);
 
 	if (fd >= 0) {
 		ssize_t n = read(fd, boot, sizeof(boot) - 1);

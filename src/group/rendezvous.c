@@ -66,7 +66,7 @@ usable(const char *dir, struct ist_error *err)
 		return ist__fail(err, IST_BAD_CONFIG, "meet", "%s is no folder", dir);
 	if (access(dir, R_OK | W_OK | X_OK)) {
 		int sys = errno;
-		ist_err e = ist__fail_sys(err, sys == EACCES || sys == EROFS ? IST_DENIED : IST_IO, sys, "meet", "folder %s can't be used", dir);
+		ist_err e = ist__fail_sys(err, IST_IO, sys, "meet", "folder %s can't be used", dir);
 
 		if (sys == ENOENT)
 			ist__fail_next(err, "make the folder first, on a file system that all members share");

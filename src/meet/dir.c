@@ -2,6 +2,7 @@
 #include "meet/dir.h"
 
 #include "base/fail.h"
+#include "base/openfd.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,18 +32,13 @@ path_of(const char *dir, const char *name, const char *suffix, char out[PATH_MAX
 	return snprintf(out, PATH_MAX, "%s/isthmus-%s.%s", dir, hex, suffix) < PATH_MAX;
 }
 
-/* On a shared folder a signal to the caller's thread may end these before they did anything. */
 static int
 open_it(const char *path, int flags)
 {
-	int fd;
-
-	do
-		fd = open(path, flags | O_NO_SURPRISE, 0600);
-	while (fd < 0 && errno == EINTR);
-	return fd;
+	return ist__open(AT_FDCWD, path, flags | O_NO_SURPRISE, 0600);
 }
 
+/* On a shared folder a signal to the caller's thread may end these before they did anything. */
 static ssize_t
 read_it(int fd, void *to, size_t bytes)
 {
@@ -293,7 +289,7 @@ ist__dir_list(const char *dir, void (*each)(void *arg, const struct ist__status 
 
 		if (strncmp(entry->d_name, "isthmus-", 8) != 0 || !strstr(entry->d_name, ".member-"))
 			continue;
-		fd = openat(dirfd(d), entry->d_name, O_RDONLY | O_NO_SURPRISE);
+		fd = ist__open(dirfd(d), entry->d_name, O_RDONLY | O_NO_SURPRISE, 0);
 		if (fd < 0)
 			continue;
 		n = read_it(fd, room, sizeof(room));

@@ -2,6 +2,7 @@
 #include "plug/load.h"
 
 #include "base/fail.h"
+#include "base/openfd.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -156,7 +157,7 @@ check_file(int fd)
 ist_err
 ist__load_entry(const char *real, const char *entry, void **out, struct ist_error *err)
 {
-	int fd = open(real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = ist__open(AT_FDCWD, real, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
 	const char *why;
 	void *lib, *sym;
 

@@ -78,7 +78,7 @@ tensors_once(struct bench *b, void *arg)
 static int
 add_file(struct bench *b, struct load *l, int dir, const char *name)
 {
-	struct file f = { .name = strdup(name), .fd = openat(dir, name, O_RDONLY | O_CLOEXEC) }, *more = realloc(l->files, (l->n + 1) * sizeof(*more));
+	struct file f = { .name = strdup(name), .fd = (int)TEMP_FAILURE_RETRY(openat(dir, name, O_RDONLY | O_CLOEXEC)) }, *more = realloc(l->files, (l->n + 1) * sizeof(*more));
 	struct stat st;
 
 	if (more)

@@ -157,7 +157,7 @@ open_file(const struct make *m, const char *name, int *fd)
 	char path[4200];
 
 	snprintf(path, sizeof(path), "%s/%s", m->tmp, name);
-	*fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	*fd = (int)TEMP_FAILURE_RETRY(open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
 	return *fd < 0 ? cli_fail_sys(m->cli, IST_IO, errno, "make-checkpoint", "%s", path) : EXIT_DONE;
 }
 

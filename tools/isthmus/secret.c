@@ -68,7 +68,7 @@ secret_read(const struct cli *cli, struct secret *out)
 	*out = (struct secret){ .n = 0 };
 	if (!path)
 		return EXIT_DONE;
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	fd = (int)TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
 	if (fd < 0)
 		return cli_fail_sys(cli, IST_IO, errno, "secret", "secret file %s", path);
 	status = check_file(cli, path, fd);

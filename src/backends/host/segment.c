@@ -7,6 +7,7 @@
 #include "backends/host/host.h"
 
 #include "base/memfd.h"
+#include "base/openfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -95,7 +96,7 @@ read_only(int fd)
 	int ro;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	ro = open(path, O_RDONLY | O_CLOEXEC);
+	ro = ist__open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
 	return ro < 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : ro;
 }
 
