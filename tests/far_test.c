@@ -9,6 +9,7 @@
 
 #include <ftw.h>
 #include <isthmus/sync.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -33,9 +34,10 @@ struct job {
 	bool one_device;    /* all on device 0, else in turn */
 	struct far_device_options opt;
 	ist_err want;       /* of the second update */
+	ist_err want_gather;
 	int32_t copies;     /* that rank n - 1's device makes in the second update before it fails */
 	bool stands_still;  /* it does, in the second update */
-	char folder[64];
+	char folder[64], other[64]; /* of files; rank 1's, if it is another */
 	uint32_t of_files;  /* version that the files hold */
 	uint32_t victim;
 };
@@ -181,7 +183,9 @@ make_source(struct party *p)
 	struct ist_slice s[TENSORS];
 
 	if (j->from == FROM_FILES) {
-		CHECK_ERR(IST_OK, ist_checkpoint_open(p->m.env, j->folder, NULL, &p->ck, &p->m.err), &p->m.err);
+		const char *folder = p->rank == 1 && j->other[0] ? j->other : j->folder;
+
+		CHECK_ERR(IST_OK, ist_checkpoint_open(p->m.env, folder, NULL, &p->ck, &p->m.err), &p->m.err);
 		return;
 	}
 	for (uint32_t i = 0; i < TENSORS; i++) {
@@ -327,7 +331,7 @@ set_up(struct party *p, struct ranks *r)
 		make_sink(p);
 		CHECK_ERR(IST_OK, ist_sync_sink(p->sync, p->to, &p->m.err), &p->m.err);
 	}
-	CHECK_ERR(IST_OK, ist_sync_gather(p->sync, 0, &p->m.err), &p->m.err);
+	CHECK_ERR(p->job->want_gather, ist_sync_gather(p->sync, 0, &p->m.err), &p->m.err);
 }
 
 static void
@@ -368,7 +372,7 @@ take_part(struct ranks *r, uint32_t rank, void *arg)
 	bool last = rank == j->n - 1;
 
 	set_up(&p, r);
-	for (uint32_t version = 1; version <= 3; version++) {
+	for (uint32_t version = 1; version <= 3 && !j->want_gather; version++) {
 		struct far_device_options none, *opt = p.d ? far_device_options(p.d) : &none;
 		ist_err want = version == 2 ? j->want : IST_OK;
 
@@ -486,6 +490,25 @@ from_every_kind_of_source(void **unused)
 	}
 }
 
+/* The last one of the only file with tensors. */
+static void
+change_a_byte(const char *folder)
+{
+	char path[160];
+	int fd;
+	uint8_t b;
+	off_t end;
+
+	snprintf(path, sizeof(path), "%s/model.safetensors", folder);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	assert_true(fd >= 0);
+	end = lseek(fd, -1, SEEK_END);
+	assert_true(read(fd, &b, 1) == 1);
+	b ^= 1;
+	assert_true(pwrite(fd, &b, 1, end) == 1);
+	close(fd);
+}
+
 static void
 to_every_kind_of_sink(void **unused)
 {
@@ -511,7 +534,20 @@ to_every_kind_of_sink(void **unused)
 		j.to = TO_PLACES;
 		j.n_sources = 2;
 		j.of_files = 3;
+		play(j); /* both have them: their digests are taken first, to see whether they are the same */
+		j.n_sources = 1;
+		play(j); /* on the way */
+		j.opt.no_digest = true;
 		play(j);
+		j.opt.no_digest = false;
+		j.n_sources = 2;
+		snprintf(j.other, sizeof(j.other), "%s/m-2", folder);
+		play(j);
+		change_a_byte(j.other);
+		j.want_gather = IST_OVERLAP;
+		play(j);
+		j.want_gather = IST_OK;
+		j.other[0] = 0;
 		j.of_files = 0;
 		j.n_sources = 1;
 		remove_tree(folder);

@@ -63,6 +63,8 @@ const void *ist__checkpoint_pinned_file(const struct ist_checkpoint *ck, uint32_
 /* Digests every item of the files that has none yet, raw ones too; threads 0: as many as there are CPUs, at most 8.
  * Nothing to do for memory. */
 ist_err ist__checkpoint_digest_all(struct ist_checkpoint *ck, uint32_t threads, struct ist_error *err);
+/* Are those of all items known? Never of memory. */
+bool ist__checkpoint_digested(struct ist_checkpoint *ck);
 /* False: not known (not digested yet, or memory). Of an alias: its owner's. */
 bool ist__checkpoint_item_digest(struct ist_checkpoint *ck, uint64_t item, struct ist__digest *out);
 

@@ -253,6 +253,18 @@ ist__checkpoint_digest_all(struct ist_checkpoint *ck, uint32_t threads, struct i
 }
 
 bool
+ist__checkpoint_digested(struct ist_checkpoint *ck)
+{
+	struct ist__checkpoint_body *b = ck->body;
+	bool all;
+
+	pthread_mutex_lock(&b->lock);
+	all = !b->addrs && all_known(b, 0, b->m->n_items);
+	pthread_mutex_unlock(&b->lock);
+	return all;
+}
+
+bool
 ist__checkpoint_item_digest(struct ist_checkpoint *ck, uint64_t item, struct ist__digest *out)
 {
 	struct ist__checkpoint_body *b = ck->body;

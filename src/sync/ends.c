@@ -50,6 +50,15 @@ ist__ends_run_of_file(const struct ist__table *t, const struct ist__manifest *m,
 	return count;
 }
 
+static void
+digest_given(struct ist__sync_body *s, const struct ist__plan_piece *p, const uint8_t *at)
+{
+	if (p->offset == 0)
+		s->got[p->item] = 0; /* given before, to a group that lost a member */
+	ist__digest_leaves(at, p->bytes, ist__ends_leaves(s, p));
+	s->got[p->item] += p->bytes;
+}
+
 void
 ist__ends_give(struct ist__sync_body *s, uint64_t b, const struct ist__offer *giver, uint8_t *to)
 {
@@ -67,18 +76,14 @@ ist__ends_give(struct ist__sync_body *s, uint64_t b, const struct ist__offer *gi
 		uint64_t local = t->item_local[p->item], bytes = p->bytes;
 
 		n = 1;
-		if (giver->live) {
+		if (ist__checkpoint_live(source->ck)) {
 			e = ist__checkpoint_fetch(source->ck, local, p->offset, bytes, to + p->at, &why);
-			if (!e && t->verify) {
-				if (p->offset == 0)
-					s->got[p->item] = 0; /* given before, to a group that lost a member */
-				ist__digest_leaves(to + p->at, bytes, ist__ends_leaves(s, p));
-				s->got[p->item] += bytes;
-			}
 		} else {
 			n = ist__ends_run_of_file(t, m, p, k->n_pieces - i, &bytes);
 			e = ist__checkpoint_fetch_file(source->ck, m->items[local].file, m->items[local].offset + p->offset, bytes, to + p->at, &why);
 		}
+		for (uint32_t q = 0; q < n && !e && giver->live && t->verify; q++)
+			digest_given(s, &p[q], to + p[q].at);
 		if (e)
 			ist__ends_give_failed(s, &why, b, p);
 	}

@@ -191,6 +191,8 @@ build(struct ist__sync_body *s, struct ist__table *t, int64_t deadline, struct i
 	int64_t began;
 	ist_err e = hear_records(s, t, err);
 
+	if (e || t->needs_digests)
+		return e;
 	if (!e)
 		e = exchange_manifests(s, t, deadline, err);
 	began = ist__now();
@@ -233,8 +235,9 @@ forget(struct ist__sync_body *s)
 	s->table = NULL;
 }
 
+/* *again: what was said does not do; all have seen that, and nothing has come of it. */
 static ist_err
-build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, int64_t deadline, struct ist_error *err)
+build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, bool *again, int64_t deadline, struct ist_error *err)
 {
 	struct ist__table *t = ist__table_new(s->ctx, s->first_size);
 	struct ist_error mine;
@@ -249,8 +252,13 @@ build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, int64
 		t->key = *key;
 		t->side_by_side = s->leaves_out;
 		e = build(s, t, deadline, &mine);
-		if (!e)
+		*again = t->needs_digests && !s->agree.failed && e != IST_NO_MEMORY;
+		if (!e && !*again)
 			e = make_room(s, t, &mine);
+	}
+	if (*again) {
+		ist__table_free(t);
+		return IST_OK;
 	}
 	if (e == IST_NO_MEMORY && !s->agree.failed) /* of this member alone, it may be: the others must hear of it, wherever they are */
 		ist__fail_rank(&mine, s->name);
@@ -271,22 +279,43 @@ build_and_confirm(struct ist__sync_body *s, const struct ist__digest *key, int64
 	return IST_OK;
 }
 
-ist_err
-ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *err)
+/* From what all have registered now to a plan, or to *again. mine: why this member has nothing to say. */
+static ist_err
+attempt(struct ist__sync_body *s, const struct ist_error *mine, bool *again, int64_t deadline, struct ist_error *err)
 {
 	struct ist__digest key;
 	bool same;
 	ist_err e;
 
-	say_record(s);
+	*again = false;
+	if (mine->code)
+		ist__agree_begin(&s->agree, mine);
+	else
+		say_record(s);
 	e = ist__agree_run(&s->agree, deadline, OP, err);
 	if (!e)
 		e = make_key(s, &key, &same, err);
-	if (e)
-		return e;
+	if (!e && (!same || !s->table))
+		e = build_and_confirm(s, &key, again, deadline, err);
+	return e;
+}
+
+ist_err
+ist__sync_gather(struct ist__sync_body *s, int64_t deadline, struct ist_error *err)
+{
+	struct ist_error mine;
+	bool again;
+	ist_err e;
+
+	ist_error_init(&mine);
 	s->plan_s = 0;
-	if (!same || !s->table)
-		e = build_and_confirm(s, &key, deadline, err);
+	e = attempt(s, &mine, &again, deadline, err);
+	if (!e && again) { /* then none of them is late any more, and once is enough */
+		(void)ist__sync_digest_late(s, &mine);
+		e = attempt(s, &mine, &again, deadline, err);
+	}
+	if (!e && again)
+		e = ist__fail(err, IST_INTERNAL, OP, "digests were asked for twice");
 	s->stale = e != IST_OK;
 	return e;
 }

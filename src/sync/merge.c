@@ -274,6 +274,7 @@ take_item(struct merger *g, uint32_t set, uint64_t k, uint32_t file)
 			if (t->made->items[known].in_parts)
 				return fail_overlap(g, item.name, other, set, "once in slices and once whole");
 			if (item.bytes > 0 && (!s->digests || !t->sets[other].digests)) {
+				t->needs_digests |= s->late || t->sets[other].late;
 				fail_overlap(g, item.name, other, set, "in memory, where nobody can tell whether the bytes are equal");
 				ist__fail_next(g->err, IST__NEXT_ALIKE);
 				return IST_OVERLAP;
@@ -365,6 +366,7 @@ check_files(struct merger *g)
 
 		if (strcmp(a->name, b->name) || same_file(t, a, b))
 			continue;
+		g->t->needs_digests |= t->sets[a->set].late || t->sets[b->set].late;
 		g->flat = x->files[a->index].header_bytes || y->files[b->index].header_bytes || is_index(x, a->index) || is_index(y, b->index);
 		if (t->raw)
 			ist__log(t->ctx, IST_LOG_WARN, g->flat ? "rank %u and rank %u both give a file %s, and not all of their files are equal: "

@@ -268,7 +268,7 @@ struct giving {
 	struct ist__sync_body *s;
 	struct ist__stage_slot *slot;
 	const struct ist__source *source;
-	bool live, pinned;  /* pinned: some of it comes out of files that are mapped */
+	bool memory, pinned; /* it is of tensors; some of it comes out of files that are mapped */
 	uint8_t *to;
 	struct stretch staged;
 };
@@ -287,7 +287,7 @@ give_pieces(struct giving *v, const struct ist__plan_piece *p, uint32_t left, ui
 	const void *there = NULL;
 
 	*n = 1;
-	if (!v->live) {
+	if (!v->memory) {
 		*n = ist__ends_run_of_file(s->table, m, p, left, &bytes);
 		there = ist__checkpoint_pinned_file(v->source->ck, m->items[local].file, m->items[local].offset + p->offset, bytes);
 		v->pinned = v->pinned || there;
@@ -299,7 +299,7 @@ give_pieces(struct giving *v, const struct ist__plan_piece *p, uint32_t left, ui
 	e = want(g, &v->slot->host, err);
 	if (e)
 		return e;
-	if (v->live)
+	if (v->memory)
 		e = ist__checkpoint_fetch(v->source->ck, local, p->offset, bytes, v->slot->host + p->at, err);
 	else
 		e = ist__checkpoint_fetch_file(v->source->ck, m->items[local].file, m->items[local].offset + p->offset, bytes, v->slot->host + p->at, err);
@@ -381,7 +381,8 @@ ist__stage_give(struct ist__sync_body *s, uint64_t b, const struct ist__offer *g
 	struct ist__stage *g = &s->stage;
 	const struct ist__plan_bucket *k = &s->table->plan->buckets[b];
 	const struct ist__plan_piece *pieces = &s->table->plan->pieces[k->first_piece];
-	struct giving v = { .s = s, .slot = &g->givers[i], .source = &s->sources[giver->index], .live = giver->live, .to = s->ring.slots[i].addr };
+	struct giving v = { .s = s, .slot = &g->givers[i], .source = &s->sources[giver->index], .memory = ist__checkpoint_live(s->sources[giver->index].ck),
+		.to = s->ring.slots[i].addr };
 	struct ist_error why;
 	uint32_t at = 0, n;
 	ist_err e = IST_OK;
@@ -399,7 +400,7 @@ ist__stage_give(struct ist__sync_body *s, uint64_t b, const struct ist__offer *g
 	v.slot->busy = ist__far_mark(&g->far, v.slot->event, g->in, e ? NULL : &why) == IST_OK;
 	if (!e && !v.slot->busy)
 		e = IST_IO;
-	if (!e && v.live && s->table->verify)
+	if (!e && giver->live && s->table->verify)
 		e = begin_look(&v, k, pieces, &why);
 	if (e)
 		ist__ends_give_failed(s, &why, b, &pieces[at < k->n_pieces ? at : 0]);

@@ -258,29 +258,44 @@ content_digest(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist__
 	return IST_OK;
 }
 
-/* Where buckets lie on devices their bytes had best come from where they are. */
 static ist_err
-pin_source(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist_error *err)
+digest_now(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist__offer *o, struct ist_error *err)
 {
-	struct ist_group_info info = { .struct_size = sizeof(info) };
+	ist_err e = ist__checkpoint_digest_all(ck, 0, err);
 
-	if (ist_group_info(s->group, &info, NULL) != IST_OK || !ist__is_far(info.mem))
-		return IST_OK; /* what is wrong with the group the next call says */
-	return ist__checkpoint_pin(ck, info.mem, info.device, err);
+	if (!e)
+		e = content_digest(s, ck, &o->content, err);
+	if (!e)
+		o->live = o->late = false;
+	return e;
 }
 
+/* Where buckets lie on devices their bytes had best come from where they are, and digests are had there for nothing, on the way. */
 static ist_err
 make_offer(struct ist__sync_body *s, struct ist_checkpoint *ck, struct ist__offer *o, struct ist_error *err)
 {
+	struct ist_group_info info = { .struct_size = sizeof(info) };
+	bool far = ist_group_info(s->group, &info, NULL) == IST_OK && ist__is_far(info.mem); /* what is wrong with it the next call says */
 	ist_err e = ist__manifest_digest(ist__checkpoint_manifest(ck), &o->manifest, err);
 
 	o->live = ist__checkpoint_live(ck);
-	if (!e)
-		e = pin_source(s, ck, err);
+	if (!e && far)
+		e = ist__checkpoint_pin(ck, info.mem, info.device, err);
 	if (e || o->live)
 		return e;
-	e = ist__checkpoint_digest_all(ck, 0, err);
-	return e ? e : content_digest(s, ck, &o->content, err);
+	o->live = o->late = far && !ist__checkpoint_digested(ck);
+	return o->late ? IST_OK : digest_now(s, ck, o, err);
+}
+
+ist_err
+ist__sync_digest_late(struct ist__sync_body *s, struct ist_error *err)
+{
+	ist_err e = IST_OK;
+
+	for (uint64_t i = 0; i < s->n_sources && !e; i++)
+		if (s->sources[i].offer.late)
+			e = digest_now(s, s->sources[i].ck, &s->sources[i].offer, err);
+	return e;
 }
 
 ist_err

@@ -156,6 +156,8 @@ ist_err ist__sync_check_left(const struct ist__sync_body *s, const char *op, str
 
 /* run.c: moves buckets from first on; s->up.next says how far this member got. */
 ist_err ist__sync_run(struct ist__sync_body *s, uint64_t first, enum ist__end *how, struct ist_error *err);
+/* Takes the digests that were left for the first update. */
+ist_err ist__sync_digest_late(struct ist__sync_body *s, struct ist_error *err);
 /* Digests of the live tensors that this member gave. */
 ist_err ist__sync_live_digests(struct ist__sync_body *s, struct ist_error *err);
 /* True when this member is the giver of bucket b. */

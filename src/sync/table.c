@@ -10,6 +10,7 @@
 
 #define OP "sync_gather"
 enum { PARTS_MAX = 1 << 16 };
+enum { KNOWN = 0, LIVE = 1, LATE = 2 }; /* digests of an offer: said in the second round, on the way, or either */
 
 struct ist__table *
 ist__table_new(const struct ist__ctx *ctx, uint32_t n_members)
@@ -74,7 +75,7 @@ ist__table_say_offer(struct ist__writer *w, const struct ist__offer *o)
 {
 	ist__put_bytes(w, o->manifest.b, sizeof(o->manifest.b));
 	ist__put_bytes(w, o->content.b, sizeof(o->content.b));
-	ist__put_u8(w, o->live);
+	ist__put_u8(w, o->late ? LATE : o->live ? LIVE : KNOWN);
 	ist__put_u32(w, o->part);
 	ist__put_u32(w, o->parts);
 }
@@ -113,10 +114,13 @@ ist__table_hear(struct ist__table *t, uint32_t i, const void *record, uint64_t b
 	t->offers = offers;
 	for (uint32_t k = 0; k < m->n_offers; k++) {
 		struct ist__offer o = { .member = i, .index = k };
+		uint8_t digests;
 
 		get_digest(&r, &o.manifest);
 		get_digest(&r, &o.content);
-		o.live = ist__get_u8(&r) != 0;
+		digests = ist__get_u8(&r);
+		o.live = digests != KNOWN;
+		o.late = digests == LATE;
 		o.part = ist__get_u32(&r);
 		o.parts = ist__get_u32(&r);
 		if (r.bad || o.parts > PARTS_MAX || (o.parts ? o.part >= o.parts : o.part != 0))
@@ -191,7 +195,10 @@ make_sets(struct ist__table *t, struct ist_error *err)
 				o->set = t->offers[k].set;
 		if (o->set == t->n_sets)
 			t->n_sets++;
+		else if (o->late || t->sets[o->set].late)
+			t->needs_digests = true;
 		t->sets[o->set].live = t->sets[o->set].live || o->live;
+		t->sets[o->set].late = t->sets[o->set].late || o->late;
 	}
 	return IST_OK;
 }

@@ -26,7 +26,8 @@ struct ist__member {
 struct ist__offer {
 	uint32_t member, index;  /* which one there */
 	struct ist__digest manifest, content;
-	bool live;
+	bool live;               /* nobody knows its digests beforehand: they are taken on the way */
+	bool late;               /* live, but of files: they can be had, should they be needed to compare */
 	uint32_t part, parts;    /* 0 parts: shared equally */
 	uint32_t set;
 };
@@ -35,7 +36,7 @@ struct ist__offer {
 struct ist__set {
 	struct ist__manifest *m;
 	struct ist__digest *digests; /* like m->items; live: none */
-	bool live;
+	bool live, late;
 	uint32_t parts;
 	bool by_hand;
 	uint32_t *whole;         /* item of m -> item of the whole, or IST__NO_ITEM */
@@ -55,6 +56,7 @@ struct ist__table {
 	uint64_t bucket_bytes;
 	uint32_t on_loss;
 	bool verify, raw;
+	bool needs_digests;          /* a late one gives what another gives as well: whether it is the same only they can tell */
 	bool side_by_side;           /* several givers give at once: see takers.c */
 
 	const struct ist__manifest *m;    /* the whole */
