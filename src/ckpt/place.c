@@ -172,10 +172,12 @@ ist__place_fini(struct ist__place *p)
 	p->parent = p->temp_fd = -1;
 }
 
-bool
+int
 ist__place_taken(const struct ist__place *p, struct stat *st)
 {
-	return !fstatat(p->parent, p->name, st, AT_SYMLINK_NOFOLLOW);
+	if (!fstatat(p->parent, p->name, st, AT_SYMLINK_NOFOLLOW))
+		return 1;
+	return errno == ENOENT ? 0 : -errno;
 }
 
 /* ---- removing ---- */
@@ -194,8 +196,8 @@ remove_folder(int parent, const char *name)
 		return false;
 	}
 	while ((d = readdir(dir)))
-		if (strcmp(d->d_name, ".") && strcmp(d->d_name, ".."))
-			unlinkat(dirfd(dir), d->d_name, 0);
+		if (strcmp(d->d_name, ".") && strcmp(d->d_name, "..") && unlinkat(dirfd(dir), d->d_name, 0) && errno == EISDIR)
+			unlinkat(dirfd(dir), d->d_name, AT_REMOVEDIR); /* an empty one: what a new folder's mode was seen by */
 	closedir(dir);
 	return !unlinkat(parent, name, AT_REMOVEDIR);
 }
@@ -311,7 +313,7 @@ ist__place_make_folder(struct ist__place *p, struct ist_error *err)
 void
 ist__place_drop(struct ist__place *p)
 {
-	if (p->temp[0] && !remove_any(p->parent, p->temp) && errno != ENOENT)
+	if (p->temp[0] && !remove_any(p->parent, p->temp) && errno != ENOENT && !remove_any(p->parent, p->temp)) /* a server's bad moment */
 		ist__log(p->ctx, 1, "can't remove %s/%s: %s", p->parent_path, p->temp, strerrordesc_np(errno));
 	p->temp[0] = 0;
 	if (p->temp_fd >= 0)
@@ -350,7 +352,7 @@ ist__place_swap(struct ist__place *p, bool no_replace, struct ist_error *err)
 	int rc = renameat2(p->parent, p->temp, p->parent, p->name, RENAME_NOREPLACE);
 	struct stat st;
 
-	if (rc && errno == EINVAL && !ist__place_taken(p, &st))
+	if (rc && errno == EINVAL && ist__place_taken(p, &st) == 0)
 		rc = renameat(p->parent, p->temp, p->parent, p->name);
 	if (!rc) {
 		p->temp[0] = 0;

@@ -27,8 +27,8 @@ struct ist__place {
  * something are followed: what they lead to is replaced. */
 ist_err ist__place_open(const struct ist__ctx *ctx, const char *path, bool parents, struct ist__place *out, struct ist_error *err);
 void ist__place_fini(struct ist__place *p); /* drops what was being built, and folders made for nothing */
-/* False: the name is free. Links are not followed any more. */
-bool ist__place_taken(const struct ist__place *p, struct stat *st);
+/* 1: the name is; 0: it is free; else an errno, negative: nobody knows. Links are not followed any more. */
+int ist__place_taken(const struct ist__place *p, struct stat *st);
 /* Removes what dead makers left beside the name. Failures are no matter: the next one tries again. */
 void ist__place_sweep(const struct ist__place *p);
 /* A new temporary folder (mode 0700), locked. */

@@ -36,6 +36,7 @@ struct dir {
 
 struct look {
 	bool shard;
+	int sys;             /* why one of them could not be looked at */
 	uint64_t others;
 	char strange[NAME_MAX + 1];
 };
@@ -45,12 +46,11 @@ look_at(int fd, const char *name, struct look *l)
 {
 	struct stat st;
 
-	if (l->strange[0])
+	if (l->strange[0] || l->sys)
 		return;
-	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) {
-		if (errno != ENOENT) /* it may be anything: better not taken away */
-			snprintf(l->strange, sizeof(l->strange), "%s", name);
-	} else if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW))
+		l->sys = errno == ENOENT ? 0 : errno; /* it may be anything: better not taken away */
+	else if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
 		snprintf(l->strange, sizeof(l->strange), "%s", name);
 	else if (ist__ends_with(name, ".safetensors"))
 		l->shard = true;
@@ -87,7 +87,7 @@ check_replaceable(const struct dir *s, struct ist_error *err)
 			empty = false;
 			look_at(fd, d->d_name, &l);
 		}
-	sys = errno;
+	sys = errno ? errno : l.sys;
 	closedir(dir);
 	if (sys)
 		return ist__fail_sys(err, IST_IO, sys, OP, "%s", s->place.path);
@@ -104,7 +104,11 @@ check_place(const struct dir *s, struct ist_error *err)
 {
 	struct stat st, around;
 
-	if (!ist__place_taken(&s->place, &st))
+	int taken = ist__place_taken(&s->place, &st);
+
+	if (taken < 0)
+		return ist__fail_sys(err, IST_IO, -taken, OP, "a look at %s", s->place.path);
+	if (!taken)
 		return IST_OK;
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);

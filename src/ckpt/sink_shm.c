@@ -74,10 +74,12 @@ check_place(const struct shm *s, struct ist_error *err)
 	struct ist_error why;
 	struct stat st;
 	ist_err e = IST_CONFLICT;
-	int fd;
+	int fd, taken = ist__place_taken(&s->place, &st);
 
 	ist_error_init(&why);
-	if (!ist__place_taken(&s->place, &st))
+	if (taken < 0)
+		return ist__fail_sys(err, IST_IO, -taken, OP, "a look at %s", s->place.path);
+	if (!taken)
 		return IST_OK;
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);

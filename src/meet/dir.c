@@ -127,9 +127,10 @@ lock_file(const char *path, char *holder, size_t room)
 
 		if (fd < 0)
 			return -1;
-		if (fstat(fd, &ours) || is_strangers(&ours)) {
+		sys = fstat(fd, &ours) ? errno : is_strangers(&ours) ? EPERM : 0;
+		if (sys) {
 			close(fd);
-			errno = EPERM;
+			errno = sys;
 			return -1;
 		}
 		if (fcntl(fd, F_OFD_SETLK, &lock)) {
@@ -142,9 +143,14 @@ lock_file(const char *path, char *holder, size_t room)
 			errno = sys;
 			return -1;
 		}
-		if (fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
+		sys = stat(path, &named) ? errno : 0;
+		if (!sys && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
 			return fd;
 		close(fd); /* its holder took the name away between our open and our lock */
+		if (sys && sys != ENOENT) {
+			errno = sys;
+			return -1;
+		}
 	}
 }
 
@@ -219,7 +225,7 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 	char path[PATH_MAX];
 	struct stat st;
 	ssize_t n;
-	int fd;
+	int fd, sys;
 
 	if (!path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
@@ -228,10 +234,11 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 		*bytes = 0;
 		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
 	}
-	if (fstat(fd, &st) || is_strangers(&st)) {
+	sys = fstat(fd, &st) ? errno : 0;
+	if (sys || is_strangers(&st)) {
 		close(fd);
 		*bytes = 0;
-		return fail_stranger(err, path);
+		return sys ? ist__fail_sys(err, IST_IO, sys, "meet", "%s", path) : fail_stranger(err, path);
 	}
 	n = read_it(fd, room, *bytes);
 	close(fd);
