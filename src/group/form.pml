@@ -16,12 +16,11 @@
  *  2. nobody has it where rank 0 has said no, or where somebody failed before his vote. (After his vote a member may still
  *     die, be cancelled, run out of time, or lose rank 0: then it has an error, and the others a group that has lost it.)
  *  3. when nothing moves any more, who has the group and has lost nobody is right: all have it;
- *  4. nobody waits for ever; without DEADLINES: nobody waits for a deadline where all came, and nothing falls silent;
- *  5. nobody waits for rank 0's last word beside a neighbour that has the group.
+ *  4. nobody waits for ever; without DEADLINES: nobody waits for a deadline where all came, and nothing falls silent.
  *
  * PLANT plants an error, to show that the check finds it: 1 rank 0 says no to all when it has told one yes and can't tell
  * another, 2 a member takes the step before for the vote, 3 rank 0 does not tell the others of a member's failure, 4 who
- * sees a link end after its vote forgets it, 5 a member does not heed that a neighbour has the group.
+ * sees a link end after its vote forgets it.
  */
 #ifndef FAULTS
 #define FAULTS 1
@@ -41,7 +40,6 @@
 #define FDS(r) (8 + (r)) /* descriptors of rank r's offer */
 #define ASK 12
 #define ANSWER 13
-#define PING 14      /* the mesh's, on a link: its sender has the group */
 
 /* out[] */
 #define YES 1
@@ -55,7 +53,6 @@ chan q[16] = [8] of { byte };
 bool has[16];        /* i has a connection to j */
 bool down[16];       /* it has ended: i will see that when it has read what came before */
 bool mute[16];       /* it fell silent */
-bool pinged[4];      /* to the other member; once is enough here */
 bool lost[16];       /* i has the group, and knows that j is gone */
 byte out[4];
 bool dead[4], voted[4], told_bad[4];
@@ -137,7 +134,6 @@ byte got[4];          /* descriptors that came, a bit for each rank */
 bool fail_next[4];    /* its next step fails here */
 byte heard[4];        /* the last step that rank 0 has ended */
 bool life[4];
-bool stands[4];       /* a neighbour has the group */
 
 /* One event, whatever the member waits for. */
 #define EVENTS(i) \
@@ -151,9 +147,6 @@ bool stands[4];       /* a neighbour has the group */
 		:: else -> assert(false) \
 		fi; m = 0 } \
 	:: atomic { RUNS(i) && ENDED(i, 0) -> end_with(i, ALONE) } \
-	:: atomic { RUNS(i) && has[AT(i, peer)] && HEARS(i, peer) -> Q(peer, i) ? m; m = 0; \
-		assert(voted[i]); \
-		if :: PLANT != 5 -> stands[i] = true :: else fi } \
 	:: atomic { RUNS(i) && has[AT(i, peer)] && ENDED(i, peer) -> \
 		hang_up(i, peer); \
 		if :: voted[i] -> lost[AT(i, peer)] = (PLANT != 4) :: else -> hearsay[i] = 1 fi } \
@@ -226,7 +219,7 @@ proctype member(byte i) {
 		fi
 	}
 	do
-	:: atomic { RUNS(i) && !told_bad[i] && (heard[i] == READY || stands[i] || (PLANT == 2 && heard[i] == OPENED)) ->
+	:: atomic { RUNS(i) && !told_bad[i] && (heard[i] == READY || (PLANT == 2 && heard[i] == OPENED)) ->
 		end_with(i, YES);
 		lost[AT(i, peer)] = lost[AT(i, peer)] || (!has[AT(i, peer)] && PLANT != 4);
 		break }
@@ -236,8 +229,6 @@ over:
 end:
 	/* the mesh: with the group it sees connections end and fall silent */
 	do
-	:: atomic { !dead[i] && out[i] == YES && !pinged[i] -> pinged[i] = true; send(i, peer, PING) }
-	:: atomic { !dead[i] && out[i] == YES && has[AT(i, peer)] && HEARS(i, peer) -> Q(peer, i) ? _ }
 	:: atomic { !dead[i] && out[i] == YES && HEARS(i, 0) -> Q(0, i) ? _ }
 	:: atomic { !dead[i] && out[i] == YES && ENDED(i, 0) -> hang_up(i, 0); lost[AT(i, 0)] = true }
 	:: atomic { !dead[i] && out[i] == YES && ENDED(i, peer) -> hang_up(i, peer); lost[AT(i, peer)] = true }
@@ -406,12 +397,9 @@ end:
 #define HAS_IT(i) (!dead[i] && out[i] == YES)
 #define ALL_OUT (!RUNS(0) && !RUNS(1) && !RUNS(2))
 #define WHOLE(i, j, k) (HAS_IT(i) && !lost[AT(i, j)] && !lost[AT(i, k)])
-#define WAITS(i) (RUNS(i) && voted[i])
 proctype judge() {
 end:
 	do
-	:: atomic { timeout && HAS_IT(2) && WAITS(first) && has[AT(2, first)] && !down[AT(2, first)] && !mute[AT(2, first)] -> assert(false) }
-	:: atomic { timeout && HAS_IT(first) && WAITS(2) && has[AT(2, first)] && !down[AT(2, first)] && !mute[AT(2, first)] -> assert(false) }
 	:: atomic { timeout && ALL_OUT && WHOLE(0, first, 2) -> assert(HAS_IT(first) && HAS_IT(2)) ; break }
 	:: atomic { timeout && ALL_OUT && WHOLE(2, 0, first) -> assert(HAS_IT(first) && HAS_IT(0)) ; break }
 	:: atomic { timeout && ALL_OUT && WHOLE(first, 0, 2) -> assert(HAS_IT(0) && HAS_IT(2)) ; break }

@@ -90,8 +90,7 @@ struct ist__form {
 	struct ist_error rumour;       /* a link ended: who began it, rank 0 knows better; ... */
 	int64_t rumour_until;          /* ... if it says nothing by then, this is the error */
 	bool stands;                   /* we have said that we stand together with the first of our host and room */
-	bool voted;                    /* our last vote is given: from here on rank 0's word counts, stands_there, or vote */
-	bool stands_there;             /* a neighbour has the group already: whatever rank 0 says, all have voted yes */
+	bool voted;                    /* our last vote is given: from here on only rank 0's word counts, or the outcome in vote */
 	struct ist__life *vote;        /* the last step is a vote in this memory; lent */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
 	uint32_t *room;                /* [size]: first member of its room: who shares descriptors, see first_of_room */

@@ -375,8 +375,7 @@ on_frame(struct ist__form *f, struct ist__spoke *s, struct ist__event *ev, struc
 		f->lifeless = true;
 		return IST_OK;
 	}
-	if (frame->type >= IST__PING) { /* the mesh's: the other side has the group, so all have voted that it shall be */
-		f->stands_there |= f->voted && frame->generation == f->generation;
+	if (frame->type >= IST__PING) { /* the mesh's: the other side has finished forming already */
 		keep_for_later(s, ev);
 		return IST_OK;
 	}
@@ -734,14 +733,6 @@ spread(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
 	return r.bad ? ist__fail(err, IST_BAD_FORMAT, "group_new", "what rank 0 sent can't be read") : IST_OK;
 }
 
-/* The outcome of the last vote, by another way than rank 0's word. It may stand still between two members, and then the other
- * would wait for it until its deadline. */
-static bool
-is_decided(const struct ist__form *f)
-{
-	return f->stands_there || (f->vote && ist__life_outcome(f->vote));
-}
-
 /* A member waits a little past its own deadline for rank 0's word, so that both sides end alike. */
 ist_err
 ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, struct ist_error *err)
@@ -751,7 +742,7 @@ ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const cha
 
 	if (f->deadline != IST__NEVER)
 		f->deadline += 1000 * IST__MS;
-	while (!e && !is_decided(f) && !(f->star[0].phase && f->star[0].phase->type == type && f->star[0].phase->seq == seq)) {
+	while (!e && !(f->star[0].phase && f->star[0].phase->type == type && f->star[0].phase->seq == seq)) {
 		if (!f->star[0].post) { /* heard already, while we waited for something else */
 			e = ist__fail(err, IST_PEER_LOST, "group_new", "rank 0 went away before step \"%s\" ended", what);
 			ist__fail_rank(err, 0);
@@ -818,5 +809,5 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 		ist__error_copy(err, &told);
 		return e;
 	}
-	return is_decided(f) ? IST_OK : spread(f, all, err); /* with the last vote nothing is said */
+	return spread(f, all, err);
 }

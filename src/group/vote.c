@@ -64,13 +64,15 @@ sleep_on_vote(struct ist__form *f, uint32_t step, const char *what, struct ist__
 
 /* Somebody who was ready has given up. Rank 0 finds out why, or that it went; the others hear it from there. */
 static ist_err
-await_reason(struct ist__form *f, const char *what, struct ist_error *err)
+await_reason(struct ist__form *f, uint32_t step, const char *what, struct ist_error *err)
 {
 	int64_t own = f->deadline;
 	ist_err e = IST_OK;
 
-	f->deadline = ist__now() + (f->args.rank == 0 ? 1 : 2) * REASON_MS * IST__MS; /* rank 0 may wait for it too */
-	while (!e && ist__now() < f->deadline && (f->args.rank == 0 || f->star[0].post))
+	f->deadline = ist__now() + REASON_MS * IST__MS;
+	if (f->args.rank != 0)
+		e = ist__form_await_word(f, IST__PHASE, step + 1, what, err); /* such a step never comes, but an error does */
+	while (!e && ist__now() < f->deadline)
 		e = ist__form_wait(f, IST__NEVER, err);
 	f->deadline = own;
 	return e ? e : ist__fail(err, IST_TIMEOUT, "group_new", "a member gave up in step \"%s\"", what);
@@ -101,7 +103,7 @@ ist__form_vote(struct ist__form *f, struct ist__life *life, uint32_t step, const
 		return IST_OK;
 	}
 	if (!e)
-		e = await_reason(f, what, &why);
+		e = await_reason(f, step, what, &why);
 	f->vote = NULL;
 	ist__error_copy(err, &why);
 	return f->args.rank == 0 ? ist__form_fail_all(f, err) : e;

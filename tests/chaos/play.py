@@ -87,7 +87,6 @@ class Play:
         self.timers, self.bad = [], []
         self.hit = self.hit_at = None
         self.store = self.relay = self.limit = None
-        self.orphans = set() # destinations of the dead that nobody takes over: what lies beside them goes with the next pull there
         self.workers, self.told, self.times = [], [], {}
         self.host_at = ground.NEAR if plan["two"] else "127.0.0.1"
 
@@ -457,7 +456,6 @@ class Play:
                 self.workers[r] = w
                 order.append(r)
             self.wait(lambda: all(w.up for w in self.workers), "for who replaces the dead")
-        self.orphans = {self.dest(r) for r in dead - set(order)}
         if len(order) < 2: # who is alone has nobody to start with
             return
         dests = {r: self.dest(r) for r in order}
@@ -466,7 +464,6 @@ class Play:
                 sinks = [x for x in order if x != self.source_of(order)]
                 heir = next((x for x in sinks if not self.file_of(dests[x])), sinks[0])
                 dests[heir] = self.dest(r)
-        self.orphans -= set(dests.values())
         new = self.anew(order, dests, f"h{plan['number']}", plans.HEALED_LATE)
         self.wait(lambda: all(self.workers[r].idle for r in order), "to start anew")
         self.judge_anew(new, plans.HEALED_LATE)
@@ -511,8 +508,7 @@ class Play:
         wanted = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "dir"}
         shm = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "shm"}
         for where, good in ((self.to, wanted), ("/dev/shm", shm)):
-            beside = tuple(f".{os.path.basename(self.file_of(d))}.isthmus-" for d in self.orphans if self.file_of(d))
-            left = sorted(x for x in set(os.listdir(where)) - good if not x.startswith(beside))
+            left = sorted(set(os.listdir(where)) - good)
             if left:
                 self.bad.append(("LEFT", f"in {'/dev/shm' if where != self.to else 'the folder of destinations'}: {left}"))
         if self.store:
