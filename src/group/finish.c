@@ -292,8 +292,8 @@ steps(struct ist__form *f, struct ist__reader *all, struct ist__writer *w, struc
 	f->voted = !e;
 	/* where all look at one memory, that tells; who has failed tells why */
 	if (!e && f->n_here == f->args.size && f->group->life && f->features & IST__FEATURE_LANES)
-		return ist__form_vote(f, f->group->life, 3, "connect", all, err);
-	return ist__form_exchange(f, 3, "connect", e, err, NULL, 0, all, NULL);
+		return ist__form_vote(f, f->group->life, IST__STEP_VOTE, "connect", all, err);
+	return ist__form_exchange(f, IST__STEP_VOTE, "connect", e, err, NULL, 0, all, NULL);
 }
 
 ist_err

@@ -18,6 +18,8 @@ enum { IST__OFFER_FDS = 8 /* of one member, at most */ };
 enum { IST__TAG_STAR = 2, IST__TAG_LINK = 3, IST__TAG_LOCAL = 4 };
 #define IST__TAG(kind, rank) ((uint64_t)(kind) << 32 | (rank))
 
+enum { IST__STEP_VOTE = 3 /* the last one */ };
+
 /* What a member says when it joins. */
 struct ist__claim {
 	struct ist__card card;
@@ -91,6 +93,7 @@ struct ist__form {
 	int64_t rumour_until;          /* ... if it says nothing by then, this is the error */
 	bool stands;                   /* we have said that we stand together with the first of our host and room */
 	bool voted;                    /* our last vote is given: from here on only rank 0's word counts, or the outcome in vote */
+	bool others_through;           /* somebody has the group: all have voted yes, whether rank 0 says so or not */
 	struct ist__life *vote;        /* the last step is a vote in this memory; lent */
 	uint32_t *host, *slot;         /* [size]: first member of its host, place among that host's members */
 	uint32_t *room;                /* [size]: first member of its room: who shares descriptors, see first_of_room */

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ASK_MS = 700, RUMOUR_MS = 1000, LATE_MS = 500, REDIALS = 3 /* as often as the other side turns somebody away in silence */ };
+enum { ASK_MS = 700, LOOK_MS = 50, RUMOUR_MS = 1000, LATE_MS = 500, REDIALS = 3 /* as often as the other side turns somebody away in silence */ };
 
 void
 ist__spoke_clear(struct ist__form *f, struct ist__spoke *s, bool linger)
@@ -376,6 +376,7 @@ on_frame(struct ist__form *f, struct ist__spoke *s, struct ist__event *ev, struc
 		return IST_OK;
 	}
 	if (frame->type >= IST__PING) { /* the mesh's: the other side has finished forming already */
+		f->others_through |= frame->generation == f->generation;
 		keep_for_later(s, ev);
 		return IST_OK;
 	}
@@ -609,6 +610,13 @@ read_failure(uint32_t r, struct ist__reader *in, struct ist_error *out)
 		*out = said;
 }
 
+/* Until when may a wait in the exchange sleep? Who settles a vote in memory may be stopped before it has woken us: we look. */
+static int64_t
+next_look(const struct ist__form *f)
+{
+	return f->vote ? ist__now() + LOOK_MS * IST__MS : IST__NEVER;
+}
+
 /* Rank 0's half: all answers, or the first failure. At the deadline a member that waits for one that stopped can only say
  * that its time is over; who says nothing, not even that, is the one to name. */
 static ist_err
@@ -652,7 +660,7 @@ collect_until(struct ist__form *f, uint32_t step, const char *what, struct ist_e
 			ist__error_copy(err, &e);
 			return e.code;
 		}
-		e.code = ist__form_wait(f, IST__NEVER, err);
+		e.code = ist__form_wait(f, next_look(f), err);
 		if (e.code)
 			return e.code;
 	}
@@ -733,6 +741,33 @@ spread(struct ist__form *f, struct ist__reader *all, struct ist_error *err)
 	return r.bad ? ist__fail(err, IST_BAD_FORMAT, "group_new", "what rank 0 sent can't be read") : IST_OK;
 }
 
+static bool
+root_said(const struct ist__form *f, uint16_t type, uint64_t seq)
+{
+	const struct ist__msg *m = f->star[0].phase;
+
+	return m && m->type == type && m->seq == seq;
+}
+
+static bool
+all_voted(const struct ist__form *f)
+{
+	for (uint32_t r = 0; r < f->args.size; r++)
+		if (!ist__life_voted(f->vote, f->slot[r]))
+			return false;
+	return true;
+}
+
+/* Rank 0, or whoever was to wake us, may be stopped between its words: then others tell, by having the group, or the memory that
+ * all look at. */
+static bool
+vote_is_over(const struct ist__form *f, uint16_t type, uint64_t seq)
+{
+	if (!f->voted || type != IST__PHASE || seq != IST__STEP_VOTE)
+		return false;
+	return f->others_through || (f->vote && (ist__life_outcome(f->vote) || all_voted(f)));
+}
+
 /* A member waits a little past its own deadline for rank 0's word, so that both sides end alike. */
 ist_err
 ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const char *what, struct ist_error *err)
@@ -742,7 +777,7 @@ ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const cha
 
 	if (f->deadline != IST__NEVER)
 		f->deadline += 1000 * IST__MS;
-	while (!e && !(f->star[0].phase && f->star[0].phase->type == type && f->star[0].phase->seq == seq)) {
+	while (!e && !root_said(f, type, seq) && !vote_is_over(f, type, seq)) {
 		if (!f->star[0].post) { /* heard already, while we waited for something else */
 			e = ist__fail(err, IST_PEER_LOST, "group_new", "rank 0 went away before step \"%s\" ended", what);
 			ist__fail_rank(err, 0);
@@ -750,7 +785,7 @@ ist__form_await_word(struct ist__form *f, uint16_t type, uint64_t seq, const cha
 			e = ist__fail(err, IST_TIMEOUT, "group_new", "rank 0 said nothing in step \"%s\"", what);
 			ist__fail_rank(err, 0);
 		} else
-			e = ist__form_wait(f, IST__NEVER, err);
+			e = ist__form_wait(f, next_look(f), err);
 	}
 	f->deadline = own;
 	return e;
@@ -809,5 +844,5 @@ ist__form_exchange(struct ist__form *f, uint32_t step, const char *what, ist_err
 		ist__error_copy(err, &told);
 		return e;
 	}
-	return spread(f, all, err);
+	return root_said(f, IST__PHASE, step) ? spread(f, all, err) : IST_OK; /* the vote hands nothing on */
 }

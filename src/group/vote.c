@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * vote.c - the last step of a forming whose members all share a life segment: the vote is words there, and its outcome is one
- * that is set once. Messages are for who waits long, and for errors. shared.pml is a model of it.
+ * that is set once. Messages are for who waits long, and for errors. Who sleeps looks at that memory from time to time: who was to
+ * wake it may be stopped. shared.pml is a model of it.
  */
 #include "base/clock.h"
 #include "base/fail.h"
@@ -95,7 +96,7 @@ ist__form_vote(struct ist__form *f, struct ist__life *life, uint32_t step, const
 	if (e)
 		word = ist__life_settle(life, IST__NO, &first);
 	else if (!(word = ist__life_outcome(life)))
-		word = ist__life_settle(life, IST__ALL_YES, &first); /* rank 0, which has heard it of all */
+		word = ist__life_settle(life, IST__ALL_YES, &first); /* all have said yes */
 	if (word == IST__ALL_YES) {
 		if (first || f->args.rank == 0)
 			wake_sleepers(f, step);
