@@ -11,16 +11,20 @@
  * in order; what a dead process had sent comes through, or not. What a channel's opening and comparing does is one step
  * that may fail. With three members each is linked to each, so the mesh needs no floods.
  *
+ * Rank 0 may be stopped between its two last words, for ever (STOPS). Who has the group sends heartbeats (PING), and one of those
+ * says as much as rank 0's word.
+ *
  * Checked:
  *  1. nobody has the group before all three have voted that they are ready;
  *  2. nobody has it where rank 0 has said no, or where somebody failed before his vote. (After his vote a member may still
  *     die, be cancelled, run out of time, or lose rank 0: then it has an error, and the others a group that has lost it.)
  *  3. when nothing moves any more, who has the group and has lost nobody is right: all have it;
- *  4. nobody waits for ever; without DEADLINES: nobody waits for a deadline where all came, and nothing falls silent.
+ *  4. nobody waits for ever; without DEADLINES: nobody waits for a deadline where all came, and nothing falls silent, also
+ *     where rank 0 is stopped after one member has heard its last word.
  *
  * PLANT plants an error, to show that the check finds it: 1 rank 0 says no to all when it has told one yes and can't tell
  * another, 2 a member takes the step before for the vote, 3 rank 0 does not tell the others of a member's failure, 4 who
- * sees a link end after its vote forgets it.
+ * sees a link end after its vote forgets it, 5 who waits for rank 0's word takes no heartbeat for it (needs STOPS).
  */
 #ifndef FAULTS
 #define FAULTS 1
@@ -40,6 +44,7 @@
 #define FDS(r) (8 + (r)) /* descriptors of rank r's offer */
 #define ASK 12
 #define ANSWER 13
+#define PING 14      /* the mesh's: its sender has the group */
 
 /* out[] */
 #define YES 1
@@ -62,6 +67,7 @@ bool expecting, rolled;
 byte faults;
 bool patient;        /* nothing goes wrong any more */
 
+#define CAN (faults < FAULTS && !patient)
 #define RUNS(i) (!dead[i] && out[i] == 0)
 #define RANK(i) (i == 3 -> 1 : i)
 
@@ -146,6 +152,9 @@ bool life[4];
 		:: m == ROLL || m == OPENED || m == READY -> heard[i] = m \
 		:: else -> assert(false) \
 		fi; m = 0 } \
+	:: atomic { RUNS(i) && has[AT(i, peer)] && HEARS(i, peer) -> Q(peer, i) ? m; \
+		assert(m == PING && voted[i]); \
+		if :: PLANT != 5 -> heard[i] = READY :: else fi; m = 0 } \
 	:: atomic { RUNS(i) && ENDED(i, 0) -> end_with(i, ALONE) } \
 	:: atomic { RUNS(i) && has[AT(i, peer)] && ENDED(i, peer) -> \
 		hang_up(i, peer); \
@@ -158,6 +167,7 @@ bool life[4];
 
 proctype member(byte i) {
 	byte m = 0, peer = 0;
+	bool pinged = false;
 
 	/* finds rank 0 and claims its rank there; comes again when that connection ends */
 	do
@@ -230,6 +240,8 @@ end:
 	/* the mesh: with the group it sees connections end and fall silent */
 	do
 	:: atomic { !dead[i] && out[i] == YES && HEARS(i, 0) -> Q(0, i) ? _ }
+	:: atomic { !dead[i] && out[i] == YES && HEARS(i, peer) -> Q(peer, i) ? _ }
+	:: atomic { !dead[i] && out[i] == YES && !pinged -> pinged = true; send(i, peer, PING) }
 	:: atomic { !dead[i] && out[i] == YES && ENDED(i, 0) -> hang_up(i, 0); lost[AT(i, 0)] = true }
 	:: atomic { !dead[i] && out[i] == YES && ENDED(i, peer) -> hang_up(i, peer); lost[AT(i, peer)] = true }
 	:: atomic { !dead[i] && out[i] == YES && has[AT(i, 0)] && mute[AT(i, 0)] -> hang_up(i, 0); lost[AT(i, 0)] = true }
@@ -320,6 +332,12 @@ proctype root() {
 	od;
 	/* the word that counts: who can't be told loses rank 0 */
 	atomic { if :: RUNS(0) -> send(0, first, READY) :: else fi }
+#ifdef STOPS
+	if
+	:: atomic { RUNS(0) && CAN -> faults++; goto endstopped }
+	:: true
+	fi;
+#endif
 	atomic {
 		if
 		:: RUNS(0) && scarce && PLANT == 1 -> fail_all()
@@ -336,7 +354,11 @@ end:
 	:: atomic { !dead[0] && out[0] == YES && ENDED(0, 3) -> hang_up(0, 3); lost[AT(0, 3)] = true }
 	:: atomic { !dead[0] && out[0] == YES && has[AT(0, first)] && mute[AT(0, first)] -> hang_up(0, first); lost[AT(0, first)] = true }
 	:: atomic { !dead[0] && out[0] == YES && has[AT(0, 2)] && mute[AT(0, 2)] -> hang_up(0, 2); lost[AT(0, 2)] = true }
-	od
+	od;
+#ifdef STOPS
+endstopped:
+	false
+#endif
 }
 
 /* ---- what goes wrong ---- */
@@ -358,7 +380,6 @@ inline cut(c_i, c_j, c_loud) {
 	fi
 }
 
-#define CAN (faults < FAULTS && !patient)
 #ifdef DEADLINES
 #define WHEN true
 #else

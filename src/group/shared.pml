@@ -4,13 +4,15 @@
  * members, run by `make model`: each writes that it is ready; the outcome is one word that is set once, yes by who sees that
  * all are ready, no by who gives up. Who has looked for long enough sends rank 0 its word, notes that it sleeps, and waits for
  * a message; who settles the outcome wakes rank 0, and that wakes the others. A member may die or give up at any step; FAULTS
- * of these together. Every access to the shared words is a step of its own.
+ * of these together. Once it is ready it may also be stopped for ever (STOPS): for that who sleeps looks from time to time;
+ * without STOPS it never does, which shows that messages suffice where nobody is stopped. Every access to the shared words is
+ * a step of its own.
  *
  * Checked: nobody has the group where another of those who live has not, whoever died when; it is never both; nobody has it
  * before all were ready; and nobody who lives waits for ever.
  *
  * PLANT plants an error, to show that the check finds it: 1 who goes to sleep does not look again, 2 rank 0 wakes nobody,
- * 3 who gives up does not look whether it may.
+ * 3 who gives up does not look whether it may, 4 who sleeps looks at the outcome alone, not whether all are ready (needs STOPS).
  */
 #ifndef FAULTS
 #define FAULTS 1
@@ -24,7 +26,7 @@
 
 byte word;             /* the outcome */
 bool ready[3], asleep[3];
-bool dead[3];
+bool dead[3], stopped[3];
 byte out[3];
 bool told[3];          /* a word for i has come: from rank 0, or, for rank 0, from the others */
 bool bad[3];           /* rank 0 has said no to i */
@@ -49,7 +51,14 @@ inline wake() {
 /* what ends a wait early: the connection, rank 0's no, or being cancelled, out of time */
 #define SEES_END (i == 0 && ANY_ENDED || i != 0 && (STAR_ENDED(i) || bad[i]))
 
-#define LIVE if :: dead[i] -> goto gone :: else fi
+#define GONE_(i) (dead[i] || stopped[i])
+#define GONE GONE_(i)
+#define LIVE if :: GONE -> goto gone :: else fi
+#ifdef STOPS
+#define LOOKS (word != 0 || (ALL_READY && PLANT != 4))
+#else
+#define LOOKS false
+#endif
 
 proctype member(byte i) {
 	bool saw[3], closed;
@@ -67,11 +76,11 @@ proctype member(byte i) {
 	};
 look:
 	if
-	:: atomic { dead[i] -> goto gone }
-	:: atomic { !dead[i] && word != 0 -> goto over }
-	:: atomic { !dead[i] && word == 0 && SEES_END -> goto give_up }
-	:: atomic { !dead[i] && word == 0 -> goto sleep } /* it has looked long enough */
-	:: atomic { !dead[i] && faults < FAULTS -> faults++; goto give_up }
+	:: atomic { GONE -> goto gone }
+	:: atomic { !GONE && word != 0 -> goto over }
+	:: atomic { !GONE && word == 0 && SEES_END -> goto give_up }
+	:: atomic { !GONE && word == 0 -> goto sleep } /* it has looked long enough */
+	:: atomic { !GONE && faults < FAULTS -> faults++; goto give_up }
 	fi;
 sleep:
 	atomic { LIVE; asleep[i] = true };
@@ -90,9 +99,9 @@ sleep:
 		fi
 	};
 	do
-	:: atomic { dead[i] -> goto gone }
+	:: atomic { GONE -> goto gone }
 	:: atomic {
-		!dead[i] && told[i] ->
+		!GONE && told[i] ->
 			told[i] = false;
 			if
 			:: i != 0 -> goto over
@@ -101,8 +110,9 @@ sleep:
 			:: else
 			fi
 	}
-	:: atomic { !dead[i] && SEES_END -> goto give_up }
-	:: atomic { !dead[i] && faults < FAULTS -> faults++; goto give_up }
+	:: atomic { !GONE && LOOKS -> if :: word == 0 -> word = YES; closed = true :: else fi; goto over }
+	:: atomic { !GONE && SEES_END -> goto give_up }
+	:: atomic { !GONE && faults < FAULTS -> faults++; goto give_up }
 	od;
 give_up:
 	atomic {
@@ -140,12 +150,17 @@ gone:
 	skip
 }
 
+#define STOP(i) :: atomic { faults < FAULTS && ready[i] && !GONE_(i) && out[i] == 0 -> faults++; stopped[i] = true }
+
 proctype trouble() {
 end:
 	do
 	:: atomic { faults < FAULTS && !dead[0] && out[0] == 0 -> faults++; dead[0] = true }
 	:: atomic { faults < FAULTS && !dead[1] && out[1] == 0 -> faults++; dead[1] = true }
 	:: atomic { faults < FAULTS && !dead[2] && out[2] == 0 -> faults++; dead[2] = true }
+#ifdef STOPS
+	STOP(0) STOP(1) STOP(2)
+#endif
 	od
 }
 
