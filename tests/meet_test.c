@@ -12,8 +12,11 @@
 #include "meeting.h"
 
 #include "group/endpoint.h"
+#include "meet/dir.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/inotify.h>
@@ -407,6 +410,44 @@ passes_over_records_of_the_dead(void **state)
 			folder_fini(s.p.at);
 		ranks_fini(&r);
 	}
+}
+
+/* Who takes a dead one's name has its lock before it has written a record of its own: until then nobody is to be found. */
+static void
+finds_no_dead_ones_record_under_a_new_holders_lock(void **state)
+{
+	struct flock name = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+	char room[64], lock[256] = "";
+	uint64_t bytes = sizeof(room);
+	struct place p = { .way = BY_DIR };
+	struct ist_error err;
+	int held, fd;
+	glob_t found;
+
+	(void)state;
+	ist_error_init(&err);
+	folder_init(p.at);
+	assert_int_equal(ist__dir_publish(p.at + 4, "heir", "a dead one", "dead", 4, &held, &err), IST_OK);
+	assert_int_equal(ist__dir_find(p.at + 4, "heir", room, &bytes, &err), IST_OK);
+	assert_int_equal(bytes, 4);
+	close(held); /* as its death does */
+	snprintf(lock, sizeof(lock), "%s/*.lock", p.at + 4);
+	assert_int_equal(glob(lock, 0, NULL, &found), 0);
+	fd = open(found.gl_pathv[0], O_RDWR | O_CLOEXEC);
+	globfree(&found);
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &name), 0); /* the heir's first step, and it comes no further yet */
+	bytes = sizeof(room);
+	assert_int_equal(ist__dir_find(p.at + 4, "heir", room, &bytes, &err), IST_OK);
+	assert_int_equal(bytes, 0);
+	assert_int_equal(ist__dir_publish(p.at + 4, "heir", "a rival", "rival", 5, &held, &err), IST_CONFLICT);
+	close(fd);
+	assert_int_equal(ist__dir_publish(p.at + 4, "heir", "an heir", "alive", 5, &held, &err), IST_OK);
+	bytes = sizeof(room);
+	assert_int_equal(ist__dir_find(p.at + 4, "heir", room, &bytes, &err), IST_OK);
+	assert_int_equal(bytes, 5);
+	assert_memory_equal(room, "alive", 5);
+	ist__dir_withdraw(p.at + 4, "heir", held);
+	folder_fini(p.at);
 }
 
 /* ---- names that meet at one moment ---- */
@@ -820,6 +861,7 @@ main(void)
 		cmocka_unit_test(shows_who_is_there),
 		cmocka_unit_test(goes_on_without_its_store),
 		cmocka_unit_test(passes_over_records_of_the_dead),
+		cmocka_unit_test(finds_no_dead_ones_record_under_a_new_holders_lock),
 		cmocka_unit_test(keeps_pairs_apart),
 		cmocka_unit_test(makes_the_same_name_again),
 		cmocka_unit_test(gives_a_dead_ones_rank_away),

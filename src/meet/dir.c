@@ -90,11 +90,18 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 }
 
 /* Locks of open files: they end with the process that holds them, work on a shared folder as well, and can be asked
- * for without being taken. */
+ * for without being taken. Who has the first byte has the name; who has the rest as well stands behind what the record says, and
+ * takes it only when a dead one's record is gone. */
 static struct flock
-whole_file(void)
+the_name(void)
 {
-	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1 };
+}
+
+static struct flock
+the_record(void)
+{
+	return (struct flock){ .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1 };
 }
 
 /* In a folder where all may write somebody else may have taken the name first. Ours are open to nobody but their owner,
@@ -121,7 +128,7 @@ static int
 lock_file(const char *path, char *holder, size_t room)
 {
 	for (;;) {
-		struct flock lock = whole_file();
+		struct flock lock = the_name();
 		struct stat ours, named;
 		int fd = open_it(path, O_RDWR | O_CREAT), sys;
 
@@ -154,11 +161,11 @@ lock_file(const char *path, char *holder, size_t room)
 	}
 }
 
-/* Does the writer of name's record still live? */
+/* Does the writer of name's record still live, whichever record that is? */
 static bool
 is_held(const char *dir, const char *name)
 {
-	struct flock lock = whole_file();
+	struct flock lock = the_record();
 	char path[PATH_MAX];
 	bool held;
 	int fd;
@@ -177,6 +184,7 @@ ist_err
 ist__dir_publish(const char *dir, const char *name, const char *who, const void *addr, uint64_t bytes, int *lock_fd, struct ist_error *err)
 {
 	char lock[PATH_MAX], path[PATH_MAX], holder[128] = "";
+	struct flock record = the_record();
 	ist_err e;
 	int fd;
 
@@ -193,7 +201,7 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 		ist__fail_rank(err, 0);
 		return e;
 	}
-	if (ftruncate(fd, 0) || write_it(fd, who, strlen(who)) < 0) {
+	if ((unlink(path) && errno != ENOENT) || fcntl(fd, F_OFD_SETLK, &record) || ftruncate(fd, 0) || write_it(fd, who, strlen(who)) < 0) {
 		e = ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
 		close(fd);
 		return e;
@@ -219,6 +227,15 @@ ist__dir_withdraw(const char *dir, const char *name, int lock_fd)
 	close(lock_fd);
 }
 
+/* Is what was opened still what path names? */
+static bool
+is_there(const char *path, const struct stat *opened)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && st.st_ino == opened->st_ino && st.st_dev == opened->st_dev;
+}
+
 ist_err
 ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, struct ist_error *err)
 {
@@ -241,8 +258,9 @@ ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, st
 		return sys ? ist__fail_sys(err, IST_IO, sys, "meet", "%s", path) : fail_stranger(err, path);
 	}
 	n = read_it(fd, room, *bytes);
+	/* a dead one's record says where nobody is; with a new holder it is gone */
+	*bytes = n > 0 && is_held(dir, name) && is_there(path, &st) ? (uint64_t)n : 0;
 	close(fd);
-	*bytes = n > 0 && is_held(dir, name) ? (uint64_t)n : 0; /* a dead one's record says where nobody is */
 	return IST_OK;
 }
 
