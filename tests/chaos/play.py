@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import re
 import resource
 import selectors
 import shutil
@@ -86,6 +87,7 @@ class Play:
         self.sel = selectors.DefaultSelector()
         self.timers, self.bad = [], []
         self.hit = self.hit_at = None
+        self.unswept = set()         # dead ones whose destination nobody came to use again
         self.store = self.relay = self.limit = None
         self.workers, self.told, self.times = [], [], {}
         self.host_at = ground.NEAR if plan["two"] else "127.0.0.1"
@@ -456,7 +458,8 @@ class Play:
                 self.workers[r] = w
                 order.append(r)
             self.wait(lambda: all(w.up for w in self.workers), "for who replaces the dead")
-        if len(order) < 2: # who is alone has nobody to start with
+        if len(order) < 2: # who is alone has nobody to start with, so no pull comes that would remove what the dead left
+            self.unswept = dead
             return
         dests = {r: self.dest(r) for r in order}
         for r in dead - set(order): # what a killed one left beside its destination goes with the next pull there
@@ -503,12 +506,16 @@ class Play:
             if w.end and w.status != 0:
                 self.bad.append(("DIED", f"{w.name} ended with status {w.status}\n{w.log(40)}"))
 
+    def waits_for_a_pull(self, name):
+        """A killed pull may leave its temporary, which the next one to the same destination removes."""
+        return any(re.fullmatch(rf"\.d{r}\.isthmus-[0-9]+-[0-9a-f]{{16}}", name) for r in self.unswept if self.plan["dests"][r] in ("dir", "shm"))
+
     def leftovers(self):
         plan = self.plan
         wanted = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "dir"}
         shm = {f"d{r}" for r in range(plan["world"]) if plan["dests"][r] == "shm"}
         for where, good in ((self.to, wanted), ("/dev/shm", shm)):
-            left = sorted(set(os.listdir(where)) - good)
+            left = sorted(x for x in set(os.listdir(where)) - good if not self.waits_for_a_pull(x))
             if left:
                 self.bad.append(("LEFT", f"in {'/dev/shm' if where != self.to else 'the folder of destinations'}: {left}"))
         if self.store:
