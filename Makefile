@@ -70,8 +70,9 @@ rain: release
 
 # Each kind of system call fails at each of its moments; a quarter of an hour.
 faults: release
-	@cmake --build build/release -j $(JOBS) --target faults_test
+	@cmake --build build/release -j $(JOBS) --target faults_test outcome_test
 	@build/release/bin/faults_test long
+	@build/release/bin/outcome_test long
 
 fuzz: setup
 	@scripts/fuzz $(SECONDS_EACH)

@@ -2,7 +2,7 @@
  *
  * outcome_test.c - rank 0 of a group that forms is stopped behind each of its messages in turn, also between the words with which it
  * tells the members that all have voted. Whoever has not heard must hear it from whoever has: either all others have the group, and
- * it has lost its rank 0, or nobody has. Real processes.
+ * it has lost its rank 0, or nobody has. Real processes. "outcome_test long": also where all vote in memory.
  */
 #include "ranks.h"
 
@@ -234,16 +234,19 @@ strangers_in_shared_memory(void **state)
 }
 
 int
-main(void)
+main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(a_split_over_tcp),
-		cmocka_unit_test(a_split_in_shared_memory),
 		cmocka_unit_test(a_split_between_hosts),
 		cmocka_unit_test(strangers_on_several_hosts),
+	};
+	const struct CMUnitTest rest[] = {
+		cmocka_unit_test(a_split_over_tcp),
+		cmocka_unit_test(a_split_in_shared_memory),
 		cmocka_unit_test(strangers_over_tcp),
 		cmocka_unit_test(strangers_in_shared_memory),
 	};
+	int bad = cmocka_run_group_tests(tests, NULL, NULL);
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	return bad || argc < 2 || strcmp(argv[1], "long") != 0 ? bad : cmocka_run_group_tests(rest, NULL, NULL);
 }
