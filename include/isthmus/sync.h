@@ -148,6 +148,20 @@ IST_API ist_err ist_sink_open_at(
 /* mem: sinks only: where tensor name lies after a commit; the sink's until the next update. */
 IST_API ist_err ist_sink_tensor(struct ist_sink *sink, const char *name, struct ist_tensor *out, struct ist_error *err);
 
+/* ---- files into this process ---- */
+
+struct ist_load_args {
+	uint32_t struct_size;
+	uint32_t threads;       /* that read; 0: one a CPU, at most 15 */
+	uint64_t run_bytes;     /* of one read; 0: 2 MiB. On a device each thread has twice as much pinned memory */
+	uint64_t version;       /* that the sink is told; 0: 1 */
+};
+/* A checkpoint of files into a sink, with no group: as an update would bring it, in parallel, onto a device by pinned memory; files that
+ * are not in memory are read past the page cache. Bytes are taken as they are: digests are ist_checkpoint_digest's. args NULL: usual
+ * values. The sink is the call's meanwhile; after a failure one that writes in place (places) holds a mix. Errors: those of
+ * ist_checkpoint_read, MISSING_TENSOR, DTYPE_MISMATCH and MISMATCH where places don't fit, the sink's own. */
+IST_API ist_err ist_checkpoint_load(struct ist_checkpoint *ck, struct ist_sink *sink, const struct ist_load_args *args, struct ist_error *err);
+
 /* ---- sync ---- */
 
 struct ist_sync;

@@ -84,5 +84,8 @@ int bench_broadcast(struct bench *b);
 int bench_gather(struct bench *b);
 int bench_update(struct bench *b);
 int bench_load(struct bench *b); /* needs no group */
+struct ist_checkpoint;
+/* Its rows of loads into each tensor's place. limit: GB/s of the best other way; on a device a limit of its own is measured. */
+int bench_load_into(struct bench *b, struct ist_checkpoint *ck, double limit);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bench_load.c - reading a checkpoint into memory, beside plain reads of the same files. One process, no group.
+ * bench_load.c - reading a checkpoint into memory, beside plain reads of the same files, or onto a device. One process, no group.
  */
 #include "bench.h"
 #include "make.h"
@@ -202,8 +202,10 @@ static int
 measure(struct bench *b, struct load *l)
 {
 	struct bench_row row = { .name = "read", .inner = 1, .once = read_once, .arg = l };
-	int status = add_files(b, l);
+	int status = b->s.mem == IST_MEM_HOST ? add_files(b, l) : bench_load_into(b, l->ck, 0);
 
+	if (b->s.mem != IST_MEM_HOST)
+		return status;
 	row.bytes = l->bytes;
 	if (status == EXIT_DONE)
 		status = bench_measure(b, &row);
@@ -213,8 +215,9 @@ measure(struct bench *b, struct load *l)
 		status = bench_measure(b, &row);
 	if (status != EXIT_DONE)
 		return status;
-	return bench_measure(b, &(struct bench_row){ .name = "load", .inner = 1, .once = tensors_once, .arg = l, .bytes = ist_checkpoint_bytes(l->ck),
+	status = bench_measure(b, &(struct bench_row){ .name = "load", .inner = 1, .once = tensors_once, .arg = l, .bytes = ist_checkpoint_bytes(l->ck),
 		.limit_gbps = best_gbps(b, l->bytes) });
+	return status == EXIT_DONE ? bench_load_into(b, l->ck, 0) : status;
 }
 
 int
@@ -224,7 +227,10 @@ bench_load(struct bench *b)
 	struct scratch scratch = { .path = "" };
 	char made[4200];
 	struct ist_error err;
-	int status = l.room ? session_env(&b->s, b->cli) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+	int status = l.room ? session_plan_device(&b->s, b->cli) : cli_fail_code(b->cli, IST_NO_MEMORY, "bench", "out of memory");
+
+	if (status == EXIT_DONE)
+		status = session_env(&b->s, b->cli);
 
 	if (status == EXIT_DONE && !l.path) {
 		status = scratch_open(b->cli, &scratch, UINT64_C(400) << 20);

@@ -57,8 +57,8 @@ plan_rank(struct session *s, struct cli *cli)
 }
 
 /* Without a number: the launcher's number of this process on its machine, as frameworks take it. */
-static int
-plan_device(struct session *s, struct cli *cli)
+int
+session_plan_device(struct session *s, struct cli *cli)
 {
 	const char *device = option_text(&cli->o, OPT_DEVICE, "auto"), *local = getenv("LOCAL_RANK");
 	size_t n = strcspn(device, ":");
@@ -122,7 +122,7 @@ session_plan(struct session *s, struct cli *cli)
 	if (status == EXIT_DONE)
 		status = plan_rank(s, cli);
 	if (status == EXIT_DONE)
-		status = plan_device(s, cli);
+		status = session_plan_device(s, cli);
 	if (status == EXIT_DONE)
 		status = plan_backend(s, cli);
 	if (status == EXIT_DONE && option_on(o, OPT_HOST_MEETING) && option_on(o, OPT_NO_HOST_MEETING) &&

@@ -35,6 +35,7 @@ struct session {
 
 /* Checks rank, world, address and device; touches nothing outside. */
 int session_plan(struct session *s, struct cli *cli);
+int session_plan_device(struct session *s, struct cli *cli); /* the last of these alone */
 int session_open(struct session *s);   /* env and endpoint */
 int session_start(struct session *s);  /* begins to meet; other work may be done meanwhile */
 int session_meet(struct session *s);   /* waits until the group has formed */
