@@ -243,18 +243,18 @@ into_places(void **state)
 static void
 onto_a_device(void **state)
 {
-	static const struct far_device_options none, few = { .copies = 20 };
+	static const struct far_device_options how[3] = { { .copies = 0 }, { .copies = 20 }, { .no_pin = true } };
 	struct help *outer = *state, own = *outer, *h = &own;
 	struct places *p = calloc(1, sizeof(*p));
 	struct ist_checkpoint *ck;
 	struct ist_error err;
 
-	for (int fails = 0; fails < 2 - is_real(); fails++) {
+	for (int k = 0; k < (is_real() ? 1 : 3); k++) {
 		ist_error_init(&err);
 		assert_int_equal(ist_env_new(NULL, &h->env, &err), IST_OK);
 		ck = open_model(h);
-		make_places(h, p, true, fails ? &few : &none);
-		if (fails) {
+		make_places(h, p, true, &how[k]);
+		if (how[k].copies) {
 			assert_int_equal(ist_checkpoint_load(ck, p->sink, &by_four, &err), IST_IO);
 			far_device_options(p->d)->copies = 0;
 		}

@@ -152,8 +152,8 @@ IST_API ist_err ist_sink_tensor(struct ist_sink *sink, const char *name, struct 
 
 struct ist_load_args {
 	uint32_t struct_size;
-	uint32_t threads;       /* that read; 0: one a CPU, at most 15 */
-	uint64_t run_bytes;     /* of one read; 0: 2 MiB. On a device each thread has twice as much pinned memory */
+	uint32_t threads;       /* that read; 0: one a CPU, at most 12 */
+	uint64_t run_bytes;     /* of one read; 0: 4 MiB. On a device each thread has twice as much pinned memory */
 	uint64_t version;       /* that the sink is told; 0: 1 */
 };
 /* A checkpoint of files into a sink, with no group: as an update would bring it, in parallel, onto a device by pinned memory; files that

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * load.c - a checkpoint of files into a sink of this process, with no group: several threads read, each into memory of its own that a
- * device copies from at its full speed, and what one of them has read is on its way while it reads the next. Files are cut into runs
+ * load.c - a checkpoint of files into a sink of this process, with no group: several threads read, each into memory of its own that is
+ * pinned for the device, and what one of them has read is on its way while it reads the next. Files are cut into runs
  * that may span many small tensors or be a part of a large one.
  */
 #include "base/clock.h"
@@ -20,11 +20,11 @@
 #include <unistd.h>
 
 #define OP "checkpoint_load"
-#define RUN_BYTES (UINT64_C(2) << 20)
+#define RUN_BYTES (UINT64_C(4) << 20)
 #define RUN_LEAST (UINT64_C(64) << 10)
 #define BLOCK UINT64_C(4096)               /* of a direct read */
 #define PATIENCE_NS (60 * IST_NS_PER_S)    /* a copy that takes longer is not one that will end */
-enum { THREADS_MAX = 64, THREADS_USUAL = 15, SLOTS = 2, LOOKS = 64 };
+enum { THREADS_MAX = 64, THREADS_USUAL = 12 /* more bring nothing on the machines that it was measured on */, SLOTS = 2, LOOKS = 64 };
 
 struct run {
 	uint64_t item, offset; /* where it begins */
@@ -49,7 +49,7 @@ struct load {
 struct slot {
 	uint8_t *at;
 	void *event;
-	bool busy;
+	bool busy, tried, pinned;
 };
 
 struct reader {
@@ -159,6 +159,12 @@ read_direct(const struct load *l, const struct run *run, uint8_t *slot, const ui
 
 /* ---- reading ---- */
 
+static uint64_t
+slot_bytes(const struct load *l)
+{
+	return l->run_bytes + 2 * BLOCK;
+}
+
 static ist_err
 read_run(struct load *l, const struct run *run, uint8_t *slot, const uint8_t **out, struct ist_error *err)
 {
@@ -206,10 +212,26 @@ await(struct reader *r, struct slot *s, struct ist_error *err)
 	return ist__far_wait(&r->l->far, s->event, ist__now() + PATIENCE_NS, err);
 }
 
+/* When something has been read into it: pages that are there are pinned ten times as fast as a device makes pinned memory. Where it
+ * can't be pinned the device copies from it as it is. */
+static void
+pin(struct reader *r, struct slot *s)
+{
+	const struct ist__far *far = &r->l->far;
+	struct ist_status why = { .struct_size = sizeof(why), .rank = IST_NO_RANK };
+
+	s->pinned = !s->tried && !far->dev->pin(far->dev->self, far->index, s->at, slot_bytes(r->l), 0, &why);
+	s->tried = true;
+}
+
 static ist_err
 send(struct reader *r, struct slot *s, struct ist_error *err)
 {
-	ist_err e = ist__far_copy(&r->l->far, r->copies.at, r->copies.n, r->stream, err);
+	ist_err e;
+
+	if (!s->tried)
+		pin(r, s);
+	e = ist__far_copy(&r->l->far, r->copies.at, r->copies.n, r->stream, err);
 
 	/* also after an error: some of them may be under way */
 	s->busy = ist__far_mark(&r->l->far, s->event, r->stream, e ? NULL : err) == IST_OK;
@@ -235,17 +257,12 @@ static ist_err
 make_slots(struct reader *r, struct ist_error *err)
 {
 	const struct ist__far *far = &r->l->far;
-	uint64_t bytes = r->l->run_bytes + 2 * BLOCK;
 	ist_err e = far->dev ? ist__far_stream_new(far, &r->stream, err) : IST_OK;
 
 	for (int i = 0; i < SLOTS && !e; i++) {
-		void *at = NULL;
-
-		if (far->dev)
-			e = ist__far_alloc(far, IST_MEM_PINNED, 0, bytes, &at, err);
-		else if (!(at = ist__alloc_aligned(r->l->b->ctx, bytes, BLOCK)))
+		r->slots[i].at = ist__alloc_aligned(r->l->b->ctx, slot_bytes(r->l), BLOCK);
+		if (!r->slots[i].at)
 			e = ist__fail_memory(err, OP);
-		r->slots[i].at = at;
 		if (!e && far->dev)
 			e = ist__far_event_new(far, &r->slots[i].event, err);
 	}
@@ -266,10 +283,9 @@ drop_slots(struct reader *r, struct ist_error *err)
 		if (mine == IST_TIMEOUT)
 			continue;
 		ist__far_event_free(far, r->slots[i].event);
-		if (far->dev && r->slots[i].at)
-			ist__far_free(far, IST_MEM_PINNED, r->slots[i].at);
-		else if (!far->dev)
-			ist__free(r->l->b->ctx, r->slots[i].at);
+		if (r->slots[i].pinned)
+			far->dev->unpin(far->dev->self, far->index, r->slots[i].at, slot_bytes(r->l));
+		ist__free(r->l->b->ctx, r->slots[i].at);
 	}
 	if (e != IST_TIMEOUT)
 		ist__far_stream_free(far, r->stream);
