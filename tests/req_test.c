@@ -6,10 +6,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include <setjmp.h>
 #include <cmocka.h>
@@ -171,6 +173,80 @@ free_cancels_and_waits(void **state)
 	assert_int_equal(ist_req_free(req), IST_OK);
 	assert_int_equal(m->cancels, 1);
 	pthread_join(m->helper, NULL);
+}
+
+/* The child's two ends: it says that it has cancelled, and hears when its maker may end. */
+static int says, hears;
+
+/* A maker that still has something to do, which takes it a moment. */
+static void *
+end_when_told(void *arg)
+{
+	struct timespec work = { .tv_nsec = 300000000 };
+	char c;
+
+	if (read(hears, &c, 1) != 1)
+		return NULL;
+	nanosleep(&work, NULL);
+	return end_it(arg);
+}
+
+static void
+say_cancelled(void *owner, struct ist_req *req)
+{
+	struct maker *m = owner;
+
+	m->req = req;
+	if (pthread_create(&m->helper, NULL, end_when_told, m) || write(says, "c", 1) != 1)
+		_exit(2);
+}
+
+static void
+free_while_stopped(void)
+{
+	static const struct ist__req_ops told = { .cancel = say_cancelled, .pending = on_pending, .release = on_release };
+	static struct maker m;
+	struct ist_req *req;
+
+	if (ist_env_new(NULL, &m.env, NULL) || ist__req_new(m.env, &told, &m, &req))
+		_exit(3);
+	if (ist_req_free(req))
+		_exit(1);
+	pthread_join(m.helper, NULL);
+	ist_env_free(m.env);
+	_exit(0);
+}
+
+/* Longer than free waits, so that counting that time would end the wait at once. */
+static void
+free_does_not_count_time_in_which_the_process_was_stopped(void **state)
+{
+	int up[2], down[2], status;
+	struct timespec stopped = { .tv_sec = 6 };
+	pid_t pid;
+	char c;
+
+	(void)state;
+	assert_true(!pipe(up) && !pipe(down));
+	says = up[1];
+	hears = down[0];
+	pid = fork();
+	if (pid == 0)
+		free_while_stopped();
+	assert_int_equal(read(up[0], &c, 1), 1);
+	kill(pid, SIGSTOP);
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(status));
+	nanosleep(&stopped, NULL);
+	kill(pid, SIGCONT);
+	assert_int_equal(write(down[1], "e", 1), 1);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	for (int i = 0; i < 2; i++) {
+		close(up[i]);
+		close(down[i]);
+	}
 }
 
 /* A maker that is stuck is found by whoever waits, or looks. */
@@ -345,7 +421,8 @@ main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(done_well_is_seen_by_all), T(an_error_arrives_whole), T(free_cancels_and_waits), T(a_second_past_its_deadline_the_waiter_looks),
+		T(done_well_is_seen_by_all), T(an_error_arrives_whole), T(free_cancels_and_waits), T(free_does_not_count_time_in_which_the_process_was_stopped),
+		T(a_second_past_its_deadline_the_waiter_looks),
 		T(bad_handles_are_refused), T(a_pool_uses_its_requests_again), T(many_threads_wait_for_one),
 		T(what_nobody_freed_goes_with_the_env),
 	};

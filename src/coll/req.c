@@ -16,6 +16,7 @@
 #define DEFAULT_NS (300 * IST_NS_PER_S)
 #define OVERDUE_NS IST_NS_PER_S       /* after the deadline, before a waiter takes the maker for stuck */
 #define FREE_NS (5 * IST_NS_PER_S)    /* how long free waits for what it has cancelled */
+#define SLICE_NS (IST_NS_PER_S / 4)   /* of that */
 
 static const struct ist__ctx *
 ctx_of(const struct ist_req *req)
@@ -422,6 +423,18 @@ wait_until(struct ist_req *req, int64_t until)
 	}
 }
 
+/* Time in which this process was stopped is nobody's: its maker had nothing of it either. So no slice counts for more than
+ * its length, however long it took. */
+static bool
+wait_awake(struct ist_req *req, int64_t for_ns)
+{
+	bool done = is_done(req);
+
+	for (; !done && for_ns > 0; for_ns -= SLICE_NS)
+		done = wait_until(req, ist__now() + SLICE_NS);
+	return done;
+}
+
 ist_err
 ist_req_wait(struct ist_req *req, int64_t timeout_ns, struct ist_error *err)
 {
@@ -470,10 +483,8 @@ ist_req_free(struct ist_req *req)
 		return IST_BAD_HANDLE;
 	done = is_done(req);
 	if (!done) {
-		int64_t until = ist__now() + FREE_NS;
-
 		cancel(req);
-		done = wait_until(req, until);
+		done = wait_awake(req, FREE_NS);
 	}
 	pthread_mutex_lock(&req->lock); /* whoever finished it may still hold it */
 	pthread_mutex_unlock(&req->lock);
