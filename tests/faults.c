@@ -17,9 +17,12 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/vfs.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -57,6 +60,17 @@ strikes(enum fault_call call)
 		return false;
 	errno = atomic_load(&sys_of);
 	return true;
+}
+
+/* For what moves a file's bytes: how many it may move now; 0: it fails. Of a byte alone there is nothing to be left out. */
+static size_t
+let_through(enum fault_call call, size_t n)
+{
+	if (atomic_load(&sys_of) == FAULT_SHORT && n < 2)
+		return n;
+	if (!strikes(call))
+		return n;
+	return atomic_load(&sys_of) == FAULT_SHORT;
 }
 
 int __real_fstat(int fd, struct stat *st);
@@ -138,10 +152,6 @@ WRAP(FAULT_SETSOCKOPT, int, -1, setsockopt, (int fd, int level, int name, const 
 WRAP(FAULT_NAME, int, -1, getsockname, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n))
 WRAP(FAULT_NAME, int, -1, getpeername, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n))
 WRAP(FAULT_THREAD, int, errno, pthread_create, (pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *arg), (out, attr, run, arg))
-WRAP_IF(is_file(fd), FAULT_READ, ssize_t, -1, read, (int fd, void *to, size_t n), (fd, to, n))
-WRAP_IF(is_file(fd), FAULT_READ, ssize_t, -1, pread, (int fd, void *to, size_t n, off_t at), (fd, to, n, at))
-WRAP_IF(is_file(fd), FAULT_WRITE, ssize_t, -1, write, (int fd, const void *from, size_t n), (fd, from, n))
-WRAP_IF(is_file(fd), FAULT_WRITE, ssize_t, -1, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, n, at))
 WRAP(FAULT_SYNC, int, -1, fsync, (int fd), (fd))
 WRAP(FAULT_RENAME, int, -1, rename, (const char *from, const char *to), (from, to))
 WRAP(FAULT_RENAME, int, -1, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
@@ -173,10 +183,34 @@ WRAP(FAULT_RECEIVE, ssize_t, -1, recvmsg, (int fd, struct msghdr *m, int flags),
 WRAP(FAULT_RECEIVE, ssize_t, -1, recv, (int fd, void *at, size_t n, int flags), (fd, at, n, flags))
 WRAP(FAULT_POLL, int, -1, poll, (struct pollfd *p, nfds_t n, int ms), (p, n, ms))
 WRAP(FAULT_POLL, int, -1, epoll_wait, (int fd, struct epoll_event *ev, int n, int ms), (fd, ev, n, ms))
+WRAP(FAULT_NEXT, struct dirent *, NULL, readdir, (DIR *d), (d))
+WRAP(FAULT_ADVISE, int, errno, posix_fadvise, (int fd, off_t at, off_t n, int how), (fd, at, n, how))
+WRAP(FAULT_LOOK, int, -1, getrlimit, (int what, struct rlimit *to), (what, to))
+WRAP(FAULT_LOOK, int, -1, sysinfo, (struct sysinfo *to), (to))
+WRAP(FAULT_LOOK, int, -1, fstatfs, (int fd, struct statfs *to), (fd, to))
+WRAP(FAULT_LOOK, int, -1, gethostname, (char *to, size_t room), (to, room))
+WRAP(FAULT_LOOK, int, EAI_MEMORY, getnameinfo, (const struct sockaddr *a, socklen_t n, char *host, socklen_t h, char *port, socklen_t p, int flags), (a, n, host, h, port, p, flags))
+WRAP(FAULT_SHUT, int, -1, shutdown, (int fd, int how), (fd, how))
 WRAP(FAULT_CPUS, int, -1, sched_getaffinity, (pid_t pid, size_t n, cpu_set_t *set), (pid, n, set))
 WRAP(FAULT_RANDOM, ssize_t, -1, getrandom, (void *at, size_t n, unsigned flags), (at, n, flags))
 WRAP(FAULT_INTERFACES, int, -1, getifaddrs, (struct ifaddrs **out), (out))
 WRAP(FAULT_RESOLVE, int, errno, getaddrinfo, (const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out), (host, port, hints, out))
+
+/* What a file's bytes move with, wholly or in part. */
+#define WRAP_MOVE(cond, call, name, params, some) \
+	ssize_t __real_##name params; \
+	ssize_t __wrap_##name params; \
+	ssize_t __wrap_##name params \
+	{ \
+		size_t k = (cond) ? let_through(call, n) : n; \
+ \
+		return n && !k ? -1 : __real_##name some; \
+	}
+
+WRAP_MOVE(is_file(fd), FAULT_READ, read, (int fd, void *to, size_t n), (fd, to, k))
+WRAP_MOVE(is_file(fd), FAULT_READ, pread, (int fd, void *to, size_t n, off_t at), (fd, to, k, at))
+WRAP_MOVE(is_file(fd), FAULT_WRITE, write, (int fd, const void *from, size_t n), (fd, from, k))
+WRAP_MOVE(is_file(fd), FAULT_WRITE, pwrite, (int fd, const void *from, size_t n, off_t at), (fd, from, k, at))
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -217,7 +251,7 @@ __wrap_fcntl(int fd, int cmd, ...)
 	va_start(ap, cmd);
 	arg = va_arg(ap, void *);
 	va_end(ap);
-	if ((cmd == F_DUPFD_CLOEXEC && strikes(FAULT_DUP)) || (cmd == F_ADD_SEALS && strikes(FAULT_SEAL)))
+	if (((cmd == F_OFD_SETLK || cmd == F_OFD_GETLK) && strikes(FAULT_LOCK)) || (cmd == F_DUPFD_CLOEXEC && strikes(FAULT_DUP)) || (cmd == F_ADD_SEALS && strikes(FAULT_SEAL)))
 		return -1;
 	return __real_fcntl(fd, cmd, arg);
 }

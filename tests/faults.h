@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* For sys: what is read or written succeeds, with a single byte of it. Not for sockets: there the kernel says when the rest can
+ * move, and would not for what never was in the way. */
+enum { FAULT_SHORT = -1 };
+
 /* What fails together. read and write are those of files alone: an eventfd of ours knows no failure. */
 enum fault_call {
 	FAULT_NONE,
@@ -43,9 +47,12 @@ enum fault_call {
 	FAULT_MODE,       /* fchmod */
 	FAULT_STAT,       /* stat, lstat, fstatat, fstatvfs, and fstat of what lies on a disk */
 	FAULT_PATH,       /* realpath, readlink, readlinkat */
-	FAULT_LOCK,       /* flock */
+	FAULT_LOCK,       /* flock, and of fcntl F_OFD_SETLK and F_OFD_GETLK */
+	FAULT_NEXT,       /* readdir */
 	FAULT_ACCESS,     /* access */
-	FAULT_ADVISE,     /* madvise */
+	FAULT_ADVISE,     /* madvise, posix_fadvise */
+	FAULT_LOOK,       /* what only asks: getrlimit, sysinfo, fstatfs, gethostname, getnameinfo */
+	FAULT_SHUT,       /* shutdown */
 	FAULT_PAIR,       /* socketpair */
 	FAULT_SEND,       /* sendmsg, send */
 	FAULT_RECEIVE,    /* recvmsg, recv */

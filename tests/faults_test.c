@@ -23,7 +23,8 @@ enum { SIZE = 3, SOURCE = 0, FOLDER = 1, MEMORY = 2, GUARD_S = 60, DEADLINE_S = 
 
 enum manner {
 	WANT,      /* something is missing: told with one of the row's codes, or got over */
-	BROKEN,    /* a connection: the same, or the member at its other end is lost, or waits for another rank 0 until its deadline */
+	STAYS,     /* the same, and from the n-th on all fail */
+	BROKEN,    /* a connection: as WANT, or the member at its other end is lost, or waits for another rank 0 until its deadline */
 	HEALS,     /* nobody notices */
 };
 
@@ -105,6 +106,19 @@ static const struct row rows[] = {
 	{ "interfaces", FAULT_INTERFACES, ENOMEM, WANT, { IST_NO_MEMORY } },
 	{ "resolve", FAULT_RESOLVE, EAI_AGAIN, HEALS, { 0 } },
 	{ "resolve-mem", FAULT_RESOLVE, EAI_MEMORY, WANT, { IST_NO_MEMORY } },
+	{ "next", FAULT_NEXT, EIO, WANT, { IST_IO } },
+	{ "lock-intr", FAULT_LOCK, EINTR, HEALS, { 0 } },
+	{ "look", FAULT_LOOK, ENOSYS, HEALS, { 0 } },
+	{ "shut", FAULT_SHUT, ENOTCONN, HEALS, { 0 } },
+	{ "read-short", FAULT_READ, FAULT_SHORT, HEALS, { 0 } },
+	{ "write-short", FAULT_WRITE, FAULT_SHORT, HEALS, { 0 } },
+	{ "open-stays", FAULT_OPEN, EIO, STAYS, { IST_IO } },
+	{ "read-stays", FAULT_READ, EIO, STAYS, { IST_IO } },
+	{ "stat-stays", FAULT_STAT, EIO, STAYS, { IST_IO } },
+	{ "write-full-stays", FAULT_WRITE, ENOSPC, STAYS, { IST_NO_SPACE } },
+	{ "folder-stays", FAULT_FOLDER, ENOSPC, STAYS, { IST_NO_SPACE } },
+	{ "lock-stays", FAULT_LOCK, ENOLCK, STAYS, { IST_IO } },
+	{ "rename-stays", FAULT_RENAME, EIO, STAYS, { IST_IO } },
 };
 enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
 
@@ -258,7 +272,7 @@ static ist_err
 form(struct life *l, struct ist_group **out)
 {
 	struct ist_group_args args = { .struct_size = sizeof(args), .rank = l->rank, .size = SIZE, .name = l->name, .at = l->at,
-		.timeout_ns = (l->p->row->manner == BROKEN ? SOON_S : DEADLINE_S) * IST_NS_PER_S, .no_progress_ns = 10 * IST_NS_PER_S };
+		.timeout_ns = (l->p->row->manner == BROKEN || l->p->row->manner == STAYS ? SOON_S : DEADLINE_S) * IST_NS_PER_S, .no_progress_ns = 10 * IST_NS_PER_S };
 	struct ist_req *req = NULL;
 	double until = 0;
 	uint32_t done = 0;
@@ -481,11 +495,13 @@ is_told(const struct play *p, const struct seen *seen, uint32_t rank)
 	if (s->called_off || (s->code == IST_ABORTED && !strcmp(s->where, "group_new")))
 		return !strcmp(seen[p->victim].where, "endpoint_new") || !strcmp(seen[p->victim].where, "env_new") ||
 			(p->victim == 0 && !strcmp(seen[0].where, "group_new")) || p->row->manner == BROKEN || seen[p->victim].early ||
-			strstr(seen[p->victim].detail, "/meet/"); /* nor could it learn where the others are */
+			strstr(seen[p->victim].detail, "/meet"); /* the place or what is in it: nor could it learn where the others are */
 	if (p->row->manner == HEALS)
 		return false;
 	if (p->row->manner == BROKEN && s->code == IST_TIMEOUT && !strcmp(s->where, "group_new"))
 		return true; /* cut off from rank 0 in the roll-call, it dials again: there may be another one */
+	if (p->row->manner == STAYS && s->code == IST_TIMEOUT && strstr(seen[p->victim].detail, "/meet/")) /* it tried until then, and says what kept it */
+		return rank == p->victim || s->names >> p->victim & 1;
 	if (rank == p->victim)
 		return among(s->code, p->row->codes) || (lost && p->row->manner == BROKEN);
 	return (lost || among(s->code, p->row->codes)) && (p->row->manner == BROKEN || s->names >> p->victim & 1);
@@ -554,7 +570,7 @@ check_clean(const struct life *l, uint32_t fds, uint32_t threads)
 		snprintf(prefix, sizeof(prefix), "%s/sinks", l->p->dir);
 		CHECK(count_folder(prefix, "") == 1);
 	}
-	if (l->rank == MEMORY) {
+	if (l->rank == MEMORY) { /* others have files of their own there */
 		snprintf(prefix, sizeof(prefix), ".%s", l->shm);
 		CHECK(count_folder("/dev/shm", l->shm) <= 1 && count_folder("/dev/shm", prefix) == 0);
 	}
@@ -602,7 +618,7 @@ one_moment(struct life *l, long n, uint32_t fds, uint32_t threads)
 	snprintf(l->name, sizeof(l->name), "%s%ld", p->row->name, n);
 	l->faulty = victim;
 	if (victim)
-		fault_set(p->row->call, n, false, p->row->sys);
+		fault_set(p->row->call, n, p->row->manner == STAYS, p->row->sys);
 	e = live(l);
 	if (victim)
 		atomic_store(&l->all->through, fault_clear() < n);

@@ -18,6 +18,7 @@
 #define OP "sink"
 #define MARK ".isthmus-"
 #define SUFFIX_MAX (1 + sizeof(MARK) - 1 + 20 + 1 + 16) /* what the temporary name adds */
+#define PROBE ".mode"                                   /* a folder in the temporary one, for a moment */
 #define KEPT_MAX (NAME_MAX - SUFFIX_MAX)                /* of the name, in the temporary one */
 
 static ist_err
@@ -172,17 +173,23 @@ ist__place_fini(struct ist__place *p)
 	p->parent = p->temp_fd = -1;
 }
 
-int
-ist__place_taken(const struct ist__place *p, struct stat *st)
+ist_err
+ist__place_look(const struct ist__place *p, bool *taken, struct stat *st, struct ist_error *err)
 {
-	if (!fstatat(p->parent, p->name, st, AT_SYMLINK_NOFOLLOW))
-		return 1;
-	return errno == ENOENT ? 0 : -errno;
+	*taken = !fstatat(p->parent, p->name, st, AT_SYMLINK_NOFOLLOW);
+	return *taken || errno == ENOENT ? IST_OK : fail_sys(errno, p, "can't be looked at", err);
 }
 
 /* ---- removing ---- */
 
-/* A folder of files: a folder inside stays, and with it everything that is not ours to remove. */
+static void
+remove_entry(int folder, const char *name)
+{
+	if (unlinkat(folder, name, 0) && !strcmp(name, PROBE))
+		unlinkat(folder, name, AT_REMOVEDIR);
+}
+
+/* A folder of files: any other folder inside stays, and with it everything that is not ours to remove. */
 static bool
 remove_folder(int parent, const char *name)
 {
@@ -196,8 +203,8 @@ remove_folder(int parent, const char *name)
 		return false;
 	}
 	while ((d = readdir(dir)))
-		if (strcmp(d->d_name, ".") && strcmp(d->d_name, "..") && unlinkat(dirfd(dir), d->d_name, 0) && errno == EISDIR)
-			unlinkat(dirfd(dir), d->d_name, AT_REMOVEDIR); /* an empty one: what a new folder's mode was seen by */
+		if (strcmp(d->d_name, ".") && strcmp(d->d_name, ".."))
+			remove_entry(dirfd(dir), d->d_name);
 	closedir(dir);
 	return !unlinkat(parent, name, AT_REMOVEDIR);
 }
@@ -277,14 +284,27 @@ ist__place_new_name(struct ist__place *p)
 		(unsigned long long)ist__hash_seed());
 }
 
-/* Between making and locking somebody may have taken it for a dead one's. */
-static bool
-still_ours(const struct ist__place *p)
+/* Between making and locking somebody may have taken it for a dead one's: EBUSY. 0 or an errno. */
+static int
+check_ours(const struct ist__place *p)
 {
 	struct stat at, held;
 
-	return !fstatat(p->parent, p->temp, &at, AT_SYMLINK_NOFOLLOW) && !fstat(p->temp_fd, &held) && at.st_ino == held.st_ino &&
-		at.st_dev == held.st_dev;
+	if (fstatat(p->parent, p->temp, &at, AT_SYMLINK_NOFOLLOW) || fstat(p->temp_fd, &held))
+		return errno == ENOENT ? EBUSY : errno;
+	return at.st_ino == held.st_ino && at.st_dev == held.st_dev ? 0 : EBUSY;
+}
+
+/* Opens and locks what was just made: 0 or an errno. Where locks are not to be had there is none. */
+static int
+take_folder(struct ist__place *p)
+{
+	p->temp_fd = ist__open(p->parent, p->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+	if (p->temp_fd < 0)
+		return errno;
+	if (flock(p->temp_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+		return EBUSY;
+	return check_ours(p);
 }
 
 ist_err
@@ -301,10 +321,9 @@ ist__place_make_folder(struct ist__place *p, struct ist_error *err)
 				break;
 			continue;
 		}
-		p->temp_fd = ist__open(p->parent, p->temp, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
-		if (p->temp_fd >= 0 && (!flock(p->temp_fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) && still_ours(p))
+		sys = take_folder(p);
+		if (!sys)
 			return IST_OK;
-		sys = p->temp_fd < 0 ? errno : EBUSY;
 		ist__place_drop(p);
 	}
 	return fail_sys(sys, p, "can't make a folder beside it", err);
@@ -313,12 +332,41 @@ ist__place_make_folder(struct ist__place *p, struct ist_error *err)
 void
 ist__place_drop(struct ist__place *p)
 {
-	if (p->temp[0] && !remove_any(p->parent, p->temp) && errno != ENOENT && !remove_any(p->parent, p->temp)) /* a server's bad moment */
+	if (p->temp[0] && !remove_any(p->parent, p->temp) && errno != ENOENT)
 		ist__log(p->ctx, 1, "can't remove %s/%s: %s", p->parent_path, p->temp, strerrordesc_np(errno));
 	p->temp[0] = 0;
 	if (p->temp_fd >= 0)
 		close(p->temp_fd);
 	p->temp_fd = -1;
+}
+
+/* What a folder gets is asked by making one. It must not stay: the next update would find what is no checkpoint's. */
+static int
+ask_mode(int fd, mode_t *mode)
+{
+	struct stat st;
+	int sys = 0;
+
+	if (mkdirat(fd, PROBE, 0777))
+		return errno;
+	if (fstatat(fd, PROBE, &st, AT_SYMLINK_NOFOLLOW))
+		sys = errno;
+	else
+		*mode = st.st_mode & 07777;
+	if (unlinkat(fd, PROBE, AT_REMOVEDIR))
+		sys = errno;
+	return sys;
+}
+
+ist_err
+ist__place_set_mode(const struct ist__place *p, struct ist_error *err)
+{
+	mode_t mode = 0755;
+	int sys = ask_mode(p->temp_fd, &mode);
+
+	if (!sys && fchmod(p->temp_fd, mode))
+		sys = errno;
+	return sys ? fail_sys(sys, p, "can't be given a new folder's mode", err) : IST_OK;
 }
 
 /* ---- the one step ---- */
@@ -350,9 +398,17 @@ ist_err
 ist__place_swap(struct ist__place *p, bool no_replace, struct ist_error *err)
 {
 	int rc = renameat2(p->parent, p->temp, p->parent, p->name, RENAME_NOREPLACE);
+	bool taken = true;
 	struct stat st;
 
-	if (rc && errno == EINVAL && ist__place_taken(p, &st) == 0)
+	if (rc && errno == EINVAL) {
+		ist_err e = ist__place_look(p, &taken, &st, err);
+
+		if (e)
+			return e;
+		errno = EINVAL;
+	}
+	if (!taken)
 		rc = renameat(p->parent, p->temp, p->parent, p->name);
 	if (!rc) {
 		p->temp[0] = 0;

@@ -27,13 +27,15 @@ struct ist__place {
  * something are followed: what they lead to is replaced. */
 ist_err ist__place_open(const struct ist__ctx *ctx, const char *path, bool parents, struct ist__place *out, struct ist_error *err);
 void ist__place_fini(struct ist__place *p); /* drops what was being built, and folders made for nothing */
-/* 1: the name is; 0: it is free; else an errno, negative: nobody knows. Links are not followed any more. */
-int ist__place_taken(const struct ist__place *p, struct stat *st);
+/* Is there something of the name? Links are not followed any more. Where that can't be seen nothing may be replaced. */
+ist_err ist__place_look(const struct ist__place *p, bool *taken, struct stat *st, struct ist_error *err);
 /* Removes what dead makers left beside the name. Failures are no matter: the next one tries again. */
 void ist__place_sweep(const struct ist__place *p);
 /* A new temporary folder (mode 0700), locked. */
 ist_err ist__place_make_folder(struct ist__place *p, struct ist_error *err);
 void ist__place_drop(struct ist__place *p);
+/* Gives the temporary folder the mode that a new folder gets here, whatever decides it (umask, ACLs of the folder around). */
+ist_err ist__place_set_mode(const struct ist__place *p, struct ist_error *err);
 /* Puts the temporary in place of the name. no_replace: CONFLICT where the name is taken. What was there is removed. */
 ist_err ist__place_swap(struct ist__place *p, bool no_replace, struct ist_error *err);
 /* A name that nobody has, in p->temp. */

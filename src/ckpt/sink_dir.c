@@ -36,9 +36,9 @@ struct dir {
 
 struct look {
 	bool shard;
-	int sys;             /* why one of them could not be looked at */
 	uint64_t others;
 	char strange[NAME_MAX + 1];
+	int sys; /* why something could not be looked at */
 };
 
 static void
@@ -46,11 +46,12 @@ look_at(int fd, const char *name, struct look *l)
 {
 	struct stat st;
 
-	if (l->strange[0] || l->sys)
+	if (l->strange[0])
 		return;
-	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW))
-		l->sys = errno == ENOENT ? 0 : errno; /* it may be anything: better not taken away */
-	else if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+	if (fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW)) {
+		if (errno != ENOENT) /* it may be anything: better not taken away */
+			l->sys = errno;
+	} else if (!S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
 		snprintf(l->strange, sizeof(l->strange), "%s", name);
 	else if (ist__ends_with(name, ".safetensors"))
 		l->shard = true;
@@ -103,13 +104,11 @@ static ist_err
 check_place(const struct dir *s, struct ist_error *err)
 {
 	struct stat st, around;
+	bool taken;
+	ist_err e = ist__place_look(&s->place, &taken, &st, err);
 
-	int taken = ist__place_taken(&s->place, &st);
-
-	if (taken < 0)
-		return ist__fail_sys(err, IST_IO, -taken, OP, "a look at %s", s->place.path);
-	if (!taken)
-		return IST_OK;
+	if (e || !taken)
+		return e;
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);
 	if (!fstat(s->place.parent, &around) && around.st_dev != st.st_dev) {
@@ -240,35 +239,19 @@ runs(void *self, uint64_t item, const struct ist__runs *r, const void *addr, str
 	return ist__one_file_runs(&s->file, item, r, addr, ONE_NAME, err);
 }
 
-/* The mode that a new folder gets here, whatever decides it (umask, ACLs of the folder around): ask by making one. It must not
- * stay: the next update would find something that is no checkpoint's. 0 or an errno. */
-static int
-usual_mode(int fd, mode_t *mode)
-{
-	struct stat st;
-
-	*mode = 0755;
-	if (mkdirat(fd, ".mode", 0777))
-		return 0;
-	if (!fstatat(fd, ".mode", &st, AT_SYMLINK_NOFOLLOW))
-		*mode = st.st_mode & 07777;
-	return unlinkat(fd, ".mode", AT_REMOVEDIR) ? errno : 0;
-}
-
 static ist_err
 prepare(void *self, struct ist_error *err)
 {
 	struct dir *s = self;
-	mode_t mode;
-	int sys;
+	ist_err e;
 
 	for (uint64_t i = 0; i < s->n; i++)
 		if (s->fds[i] >= 0 && fsync(s->fds[i]))
 			return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
-	sys = usual_mode(s->place.temp_fd, &mode);
-	if (sys)
-		return ist__fail_sys(err, IST_IO, sys, OP, "%s: a folder made to see its mode can't be removed", s->place.path);
-	if (fchmod(s->place.temp_fd, mode) || fsync(s->place.temp_fd))
+	e = ist__place_set_mode(&s->place, err);
+	if (e)
+		return e;
+	if (fsync(s->place.temp_fd))
 		return ist__fail_sys(err, IST_IO, errno, OP, "%s", s->place.path);
 	return check_place(s, err);
 }
@@ -319,8 +302,7 @@ try_place(struct dir *s, struct ist_error *err)
 		close(fd);
 		return IST_OK;
 	}
-	if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL)
-		return ist__fail_sys(err, IST_IO, errno, OP, "%s: nothing can be made beside it", s->place.path);
+	/* not every file system has such files: a folder says what is wrong, if anything is */
 	e = ist__place_make_folder(&s->place, err);
 	ist__place_drop(&s->place);
 	return e;

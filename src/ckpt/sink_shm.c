@@ -73,14 +73,12 @@ check_place(const struct shm *s, struct ist_error *err)
 {
 	struct ist_error why;
 	struct stat st;
-	ist_err e = IST_CONFLICT;
-	int fd, taken = ist__place_taken(&s->place, &st);
+	bool taken;
+	ist_err e = ist__place_look(&s->place, &taken, &st, err);
+	int fd;
 
-	ist_error_init(&why);
-	if (taken < 0)
-		return ist__fail_sys(err, IST_IO, -taken, OP, "a look at %s", s->place.path);
-	if (!taken)
-		return IST_OK;
+	if (e || !taken)
+		return e;
 	if (s->flags & IST_SINK_NO_REPLACE)
 		return ist__fail(err, IST_CONFLICT, OP, "%s exists", s->place.path);
 	fd = ist__open(s->place.parent, s->place.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0);
@@ -88,6 +86,8 @@ check_place(const struct shm *s, struct ist_error *err)
 		return IST_OK; /* somebody has taken it away */
 	if (fd < 0 && errno != ELOOP && errno != ENXIO) /* a link, a socket: what it is, is known */
 		return ist__fail_sys(err, IST_IO, errno, OP, "a look into %s", s->place.path);
+	ist_error_init(&why);
+	e = IST_CONFLICT;
 	if (fd >= 0 && fstat(fd, &st))
 		e = ist__fail_sys(&why, IST_IO, errno, OP, "can't be looked at");
 	else if (fd >= 0 && S_ISREG(st.st_mode))

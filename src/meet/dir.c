@@ -38,35 +38,50 @@ open_it(const char *path, int flags)
 	return ist__open(AT_FDCWD, path, flags | O_NO_SURPRISE, 0600);
 }
 
-/* On a shared folder a signal to the caller's thread may end these before they did anything. */
+/* On a shared folder a signal to the caller's thread may end these before they did anything, or in the middle. How many bytes it
+ * was, fewer at the file's end; -1 and errno. */
 static ssize_t
 read_it(int fd, void *to, size_t bytes)
 {
-	ssize_t n;
+	size_t done = 0;
 
-	do
-		n = pread(fd, to, bytes, 0);
-	while (n < 0 && errno == EINTR);
-	return n;
+	while (done < bytes) {
+		ssize_t n = pread(fd, (uint8_t *)to + done, bytes - done, (off_t)done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -1;
+		if (n == 0)
+			break;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
 }
 
-static ssize_t
+/* 0 or an errno. */
+static int
 write_it(int fd, const void *from, size_t bytes)
 {
-	ssize_t n;
+	size_t done = 0;
 
-	do
-		n = pwrite(fd, from, bytes, 0);
-	while (n < 0 && errno == EINTR);
-	return n;
+	while (done < bytes) {
+		ssize_t n = pwrite(fd, (const uint8_t *)from + done, bytes - done, (off_t)done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? errno : ENOSPC;
+		done += (size_t)n;
+	}
+	return 0;
 }
 
 static ist_err
 write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct ist_error *err)
 {
 	char temp[PATH_MAX];
-	int fd, sys = 0;
-	ssize_t n;
+	int fd, sys;
 
 	if (snprintf(temp, sizeof(temp), "%s.%ld", path, (long)getpid()) >= (int)sizeof(temp))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", path);
@@ -74,12 +89,11 @@ write_file(const char *path, const void *addr, uint64_t bytes, bool sync, struct
 	fd = open_it(temp, O_WRONLY | O_CREAT | O_EXCL);
 	if (fd < 0)
 		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", temp);
-	n = write_it(fd, addr, bytes);
-	if (n != (ssize_t)bytes)
-		sys = n < 0 ? errno : ENOSPC;
-	else if (sync && fsync(fd) && errno != EINVAL && errno != EROFS)
+	sys = write_it(fd, addr, bytes);
+	if (!sys && sync && fsync(fd) && errno != EINVAL && errno != EROFS)
 		sys = errno;
-	close(fd);
+	if (close(fd) && !sys && errno != EINTR) /* some file systems say only now that there is no room */
+		sys = errno;
 	if (!sys && rename(temp, path))
 		sys = errno;
 	if (sys) {
@@ -122,62 +136,105 @@ fail_stranger(struct ist_error *err, const char *path)
 	return ist__fail(err, IST_DENIED, "meet", "%s: another user made this file, and others than he may change it", path);
 }
 
-/* Opens and locks path; -1 and errno. EAGAIN: somebody else holds it, and holder is what he says of himself. EPERM: it is not
- * one of ours. */
+/* Where the folder is another machine's the answer may not come before a signal does. */
 static int
-lock_file(const char *path, char *holder, size_t room)
+lock_it(int fd, int how, struct flock *lock)
+{
+	int rc;
+
+	do
+		rc = fcntl(fd, how, lock);
+	while (rc && errno == EINTR);
+	return rc;
+}
+
+/* An open file that may be locked or read: 0; STRANGE: it is not one of ours; else an errno. */
+enum { STRANGE = -1 };
+
+static int
+check_ours(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return errno;
+	return is_strangers(&st) ? STRANGE : 0;
+}
+
+/* 0; EAGAIN: somebody else holds it, and holder is what he says of himself; else an errno. */
+static int
+take_lock(int fd, char *holder, size_t room)
+{
+	struct flock lock = the_name();
+	ssize_t n;
+	int sys;
+
+	if (!lock_it(fd, F_OFD_SETLK, &lock))
+		return 0;
+	sys = errno == EACCES ? EAGAIN : errno;
+	n = read_it(fd, holder, room - 1);
+	holder[n > 0 ? n : 0] = 0;
+	return sys;
+}
+
+/* Its holder may have taken the name away between our open and our lock. 0; ENOENT: he has; else an errno. */
+static int
+check_named(int fd, const char *path)
+{
+	struct stat ours, named;
+
+	if (fstat(fd, &ours) || stat(path, &named))
+		return errno == ESTALE ? ENOENT : errno;
+	return ours.st_ino == named.st_ino && ours.st_dev == named.st_dev ? 0 : ENOENT;
+}
+
+/* Opens and locks path: 0, or as above. */
+static int
+lock_file(const char *path, char *holder, size_t room, int *out)
 {
 	for (;;) {
-		struct flock lock = the_name();
-		struct stat ours, named;
 		int fd = open_it(path, O_RDWR | O_CREAT), sys;
 
 		if (fd < 0)
-			return -1;
-		sys = fstat(fd, &ours) ? errno : is_strangers(&ours) ? EPERM : 0;
-		if (sys) {
+			return errno;
+		sys = check_ours(fd);
+		if (!sys)
+			sys = take_lock(fd, holder, room);
+		if (!sys) {
+			sys = check_named(fd, path);
+			if (sys == ENOENT) {
+				close(fd);
+				continue;
+			}
+		}
+		if (sys)
 			close(fd);
-			errno = sys;
-			return -1;
-		}
-		if (fcntl(fd, F_OFD_SETLK, &lock)) {
-			ssize_t n;
-
-			sys = errno == EACCES ? EAGAIN : errno;
-			n = read_it(fd, holder, room - 1);
-			holder[n > 0 ? n : 0] = 0;
-			close(fd);
-			errno = sys;
-			return -1;
-		}
-		sys = stat(path, &named) ? errno : 0;
-		if (!sys && ours.st_ino == named.st_ino && ours.st_dev == named.st_dev)
-			return fd;
-		close(fd); /* its holder took the name away between our open and our lock */
-		if (sys && sys != ENOENT) {
-			errno = sys;
-			return -1;
-		}
+		else
+			*out = fd;
+		return sys;
 	}
 }
 
-/* Does the writer of name's record still live, whichever record that is? */
-static bool
-is_held(const char *dir, const char *name)
+/* Does the writer of name's record still live, whichever record that is? 0 or an errno. */
+static int
+look_held(const char *dir, const char *name, bool *held)
 {
 	struct flock lock = the_record();
 	char path[PATH_MAX];
-	bool held;
-	int fd;
+	int fd, sys = 0;
 
+	*held = false;
 	if (!path_of(dir, name, "lock", path))
-		return false;
+		return ENAMETOOLONG;
 	fd = open_it(path, O_RDWR);
 	if (fd < 0)
-		return false;
-	held = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+		return errno == ENOENT ? 0 : errno;
+	if (lock_it(fd, F_OFD_GETLK, &lock))
+		sys = errno;
+	else
+		*held = lock.l_type != F_UNLCK;
 	close(fd);
-	return held;
+	return sys;
 }
 
 ist_err
@@ -186,23 +243,28 @@ ist__dir_publish(const char *dir, const char *name, const char *who, const void 
 	char lock[PATH_MAX], path[PATH_MAX], holder[128] = "";
 	struct flock record = the_record();
 	ist_err e;
-	int fd;
+	int fd = -1, sys;
 
 	if (!path_of(dir, name, "lock", lock) || !path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
-	fd = lock_file(lock, holder, sizeof(holder));
-	if (fd < 0 && errno == EPERM)
+	sys = lock_file(lock, holder, sizeof(holder), &fd);
+	if (sys == STRANGE)
 		return fail_stranger(err, lock);
-	if (fd < 0 && errno != EAGAIN)
-		return ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
-	if (fd < 0) {
+	if (sys && sys != EAGAIN)
+		return ist__fail_sys(err, IST_IO, sys, "meet", "%s", lock);
+	if (sys) {
 		e = ist__fail(err, IST_CONFLICT, "meet", "rank 0 of group \"%s\" is held by %s; %s claims it too", name,
 			holder[0] ? holder : "another process", who);
 		ist__fail_rank(err, 0);
 		return e;
 	}
-	if ((unlink(path) && errno != ENOENT) || fcntl(fd, F_OFD_SETLK, &record) || ftruncate(fd, 0) || write_it(fd, who, strlen(who)) < 0) {
-		e = ist__fail_sys(err, IST_IO, errno, "meet", "%s", lock);
+	sys = unlink(path) && errno != ENOENT ? errno : 0; /* a dead one's */
+	if (!sys && lock_it(fd, F_OFD_SETLK, &record))
+		sys = errno;
+	if (!sys)
+		sys = ftruncate(fd, 0) ? errno : write_it(fd, who, strlen(who));
+	if (sys) {
+		e = ist__fail_sys(err, IST_IO, sys, "meet", "%s", lock);
 		close(fd);
 		return e;
 	}
@@ -227,40 +289,36 @@ ist__dir_withdraw(const char *dir, const char *name, int lock_fd)
 	close(lock_fd);
 }
 
-/* Is what was opened still what path names? */
-static bool
-is_there(const char *path, const struct stat *opened)
-{
-	struct stat st;
-
-	return stat(path, &st) == 0 && st.st_ino == opened->st_ino && st.st_dev == opened->st_dev;
-}
-
 ist_err
 ist__dir_find(const char *dir, const char *name, void *room, uint64_t *bytes, struct ist_error *err)
 {
 	char path[PATH_MAX];
-	struct stat st;
-	ssize_t n;
+	uint64_t room_bytes = *bytes;
+	bool held = false;
+	ssize_t n = 0;
 	int fd, sys;
 
+	*bytes = 0;
 	if (!path_of(dir, name, "rank0", path))
 		return ist__fail(err, IST_INVALID_ARGUMENT, "meet", "%s: the path is too long", dir);
 	fd = open_it(path, O_RDONLY);
-	if (fd < 0) {
-		*bytes = 0;
+	if (fd < 0)
 		return errno == ENOENT ? IST_OK : ist__fail_sys(err, IST_IO, errno, "meet", "%s", path);
+	sys = check_ours(fd);
+	if (!sys) {
+		n = read_it(fd, room, room_bytes);
+		sys = n < 0 ? errno : look_held(dir, name, &held);
 	}
-	sys = fstat(fd, &st) ? errno : 0;
-	if (sys || is_strangers(&st)) {
-		close(fd);
-		*bytes = 0;
-		return sys ? ist__fail_sys(err, IST_IO, sys, "meet", "%s", path) : fail_stranger(err, path);
-	}
-	n = read_it(fd, room, *bytes);
-	/* a dead one's record says where nobody is; with a new holder it is gone */
-	*bytes = n > 0 && is_held(dir, name) && is_there(path, &st) ? (uint64_t)n : 0;
+	if (!sys && held) /* it may have been a dead one's, until somebody took the lock */
+		sys = check_named(fd, path);
 	close(fd);
+	if (sys == ENOENT)
+		return IST_OK;
+	if (sys == STRANGE)
+		return fail_stranger(err, path);
+	if (sys && sys != ESTALE) /* that one was replaced meanwhile */
+		return ist__fail_sys(err, IST_IO, sys, "meet", "%s", path);
+	*bytes = held ? (uint64_t)n : 0; /* a dead one's record says where nobody is */
 	return IST_OK;
 }
 

@@ -215,8 +215,21 @@ ist__is_wildcard(const union ist__sockaddr *a)
 void
 ist__sockaddr_host(const union ist__sockaddr *a, char *room, size_t bytes)
 {
-	if (getnameinfo(&a->sa, ist__sockaddr_bytes(a), room, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST))
+	struct sockaddr_in6 v6 = as_v6(a);
+	struct sockaddr_in v4 = as_v4(a);
+	bool is_v6 = a->sa.sa_family == AF_INET6;
+	size_t n;
+
+	if (!getnameinfo(&a->sa, ist__sockaddr_bytes(a), room, (socklen_t)bytes, NULL, 0, NI_NUMERICHOST))
+		return;
+	/* for want of memory or of a descriptor: this needs neither */
+	if (!inet_ntop(is_v6 ? AF_INET6 : AF_INET, is_v6 ? (const void *)&v6.sin6_addr : &v4.sin_addr, room, (socklen_t)bytes)) {
 		snprintf(room, bytes, "?");
+		return;
+	}
+	n = strlen(room);
+	if (is_v6 && v6.sin6_scope_id)
+		snprintf(room + n, bytes - n, "%%%u", v6.sin6_scope_id);
 }
 
 void
