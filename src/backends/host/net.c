@@ -7,6 +7,7 @@
 #include "backends/host/host.h"
 
 #include "base/bytes.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -389,6 +390,14 @@ timer_set(struct ist_chan *chan)
 		(void)timerfd_settime(chan->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
+/* No two alike; what must not be guessed is the cookie. So without random bytes, early after a boot, others will do. */
+static void
+make_nonce(struct conn *conn)
+{
+	if (getrandom(conn->nonce, sizeof(conn->nonce), GRND_NONBLOCK) != sizeof(conn->nonce))
+		ist__store_u64(conn->nonce, ist__hash_seed());
+}
+
 struct conn *
 ist__host_dial(struct ist_chan *chan, struct peer *peer, enum class class, uint32_t root)
 {
@@ -400,10 +409,7 @@ ist__host_dial(struct ist_chan *chan, struct peer *peer, enum class class, uint3
 	conn->class = class;
 	conn->root = root;
 	conn->until = ist__now() + DIAL_NS;
-	if (getrandom(conn->nonce, sizeof(conn->nonce), GRND_NONBLOCK) != sizeof(conn->nonce)) {
-		ist__host_conn_kill(conn, errno);
-		return conn;
-	}
+	make_nonce(conn);
 	conn->fd = socket(peer->addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (conn->fd < 0 || (connect(conn->fd, (const struct sockaddr *)&peer->addr, addr_bytes(&peer->addr)) && errno != EINPROGRESS)) {
 		ist__host_conn_kill(conn, errno);
