@@ -7,7 +7,6 @@
 #include "backends/host/host.h"
 
 #include "base/bytes.h"
-#include "base/hash.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -395,7 +394,7 @@ static void
 make_nonce(struct conn *conn)
 {
 	if (getrandom(conn->nonce, sizeof(conn->nonce), GRND_NONBLOCK) != sizeof(conn->nonce))
-		ist__store_u64(conn->nonce, ist__hash_seed());
+		ist__store_u64(conn->nonce, (uint64_t)ist__now() * UINT64_C(0x9E3779B97F4A7C15) ^ (uint64_t)(uintptr_t)conn);
 }
 
 struct conn *
