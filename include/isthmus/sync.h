@@ -192,7 +192,8 @@ IST_API ist_err ist_sync_new(struct ist_group *group, const struct ist_sync_args
 IST_API void ist_sync_free(struct ist_sync *sync);
 
 /* part, parts: this source's share by hand; parts 0: shared equally among the sources with equal manifests. The
- * checkpoint is lent until unregister or ist_sync_free. Files are digested here, once. */
+ * checkpoint is lent until unregister or ist_sync_free. Files are digested here, once; where buckets lie on devices that is left to the
+ * first update. */
 IST_API ist_err ist_sync_source(
 	struct ist_sync *sync, struct ist_checkpoint *ck, uint32_t part, uint32_t parts, struct ist_error *err);
 IST_API ist_err ist_sync_unregister(struct ist_sync *sync, struct ist_checkpoint *ck, struct ist_error *err);
