@@ -50,8 +50,8 @@ static const struct verb verbs[] = {
 			"sample takes another part of an arena far larger than the caches. Limits are measured in the same run, among the same "
 			"ranks, as their best sample: through shared memory what all ranks together, or each receiver for itself, can copy "
 			"with the best instructions; over TCP what plain sockets carry along the same chain; for load the better of plain "
-			"reads and copies from a mapping of the same files; on devices one copy between the same kinds of memory. update puts each sink into a process of its own, each tensor into "
-			"a place of its own. gather is every rank a source of --tensors of its own, 400 where nothing is said. load with "
+			"reads and copies from a mapping of the same files; on devices one copy between the same kinds of memory. update puts "
+			"each sink into a process of its own, each tensor into a place of its own. gather is every rank a source of --tensors of its own, 400 where nothing is said. load with "
 			"--device reads files onto it, --bucket bytes at a time.\n\n"
 			"--peers runs other libraries beside, on the machine of rank 0, for the rows that they have as well.",
 		.example = "isthmus bench broadcast --ranks 4\nisthmus bench update --ranks 2 --layout qwen3-0.6b --layers 4",
